@@ -37,7 +37,7 @@ from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 from tests.models_support import small_act, small_ponder
-from tests.unit.data.tokenizers_support import streaming, tokenizer
+from tests.unit.data.tokenizers_support import build_streaming_tokenizer, tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.par_xl_support import SMALL as PAR
 
@@ -69,7 +69,7 @@ MAKE: dict[str, Callable[[Path], Made]] = {
     "ponder": lambda _: ("ponder_tiny", small_ponder(exit_rule="quantile:0.5"), WORDS),
     "adalayers": lambda folder: ("adalayers_cola", layers(folder), WORDS),
     "puzzle": lambda _: ("trm_tiny", puzzles(), build_puzzle_tokenizer(".1234")),
-    "next": lambda folder: ("par_tiny", language(folder), streaming()),
+    "next": lambda folder: ("par_tiny", language(folder), build_streaming_tokenizer()),
 }
 
 
@@ -181,8 +181,8 @@ def test_next_tokens(tmp_path: Path) -> None:
     """Every token's own probability multiplies to that of the text, as the loss has it."""
     found, page, model = asked("next", tmp_path, "a cat stop")
     (row,) = found["texts"]
-    ids = streaming()("a cat stop", add_special_tokens=False, return_tensors="pt")["input_ids"]
-    start = torch.full((1, 1), streaming().eos_token_id)
+    ids = build_streaming_tokenizer()("a cat stop", add_special_tokens=False, return_tensors="pt")["input_ids"]
+    start = torch.full((1, 1), build_streaming_tokenizer().eos_token_id)
     with torch.no_grad():
         outputs = model(torch.cat([start, ids[:, :-1]], dim=1), targets=ids)
     own = torch.tensor([token["own_score"] for token in row["tokens"] if token["span"] is not None])
@@ -321,7 +321,7 @@ def test_masks_and_next_words(tmp_path: Path) -> None:
     (row,) = table("masks", tmp_path / "masks", "mine.jsonl", '{"text": "a [MASK] cat [MASK]"}')
     assert len(row["prediction"]) == len(row["probability"]) == 2
     (row,) = table("next", tmp_path / "next", "mine.jsonl", '{"text": "a cat stop"}')
-    (expected,) = Pipeline(language(tmp_path), streaming())(["a cat stop"])
+    (expected,) = Pipeline(language(tmp_path), build_streaming_tokenizer())(["a cat stop"])
     own = [math.log(token.own_score) for token in expected.tokens if token.own_score is not None]
     assert row["log_probability"] == pytest.approx(sum(own), abs=1e-4)
 

@@ -14,7 +14,7 @@ from tests.configs.support import configured
 from tests.training.predictions_support import SMALL, run
 from tests.training.questions_support import SMALL as SMALL_QUESTIONS
 from tests.training.questions_support import settings as question_settings
-from tests.unit.data.labelled_support import rows_of_pairs, write_splits
+from tests.unit.data.labelled_support import make_pair_rows, write_splits
 
 
 def accuracy(rows: list[dict[str, Any]]) -> float:
@@ -49,7 +49,7 @@ def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, t
 @pytest.mark.parametrize("labels", [None, ""], ids=["no column", "empty labels"])
 def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
-    rows = [{**row, "label": str(row["label"])} for row in rows_of_pairs(20)]
+    rows = [{**row, "label": str(row["label"])} for row in make_pair_rows(20)]
     asked = [{key: value for key, value in row.items() if key != "label"} for row in rows[:7]]
     asked = asked if labels is None else [{**row, "label": labels} for row in asked]
     write_splits(data, "csv", train=rows, validation=rows[:8], test=asked)
@@ -64,7 +64,7 @@ def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: P
 
 
 def test_a_model_keeps_the_weights_of_its_classes(tmp_path: Path) -> None:
-    rows = rows_of_pairs(24)
+    rows = make_pair_rows(24)
     write_splits(tmp_path / "data", "csv", train=[row for row in rows if row["label"] or not row["number"] % 4],
                  validation=rows[:8])  # fmt: skip
     directory, metrics, sets = run(

@@ -1,4 +1,4 @@
-"""The layering of design decisions that no type checker sees: who imports whom, and what an import costs."""
+"""Layers of the package that no type checker sees: which module imports which, and what an import costs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TYPED_BY_HIGHER_ROOMS = {
 COSTLY = ("wandb", "evaluate", "datasets", "typst", "seqeval")
 
 
-def part_of(path: Path) -> str:
+def get_part(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -56,11 +56,11 @@ def find_names(source: str, file: str = "x.py") -> list[tuple[str, str]]:
     return list(find_imports(ast.parse(source), ["adadepth", *Path(file).parts[:-1]]))
 
 
-def crossings(path: Path, imports: Iterable[tuple[str, str]]) -> set[str]:
+def find_crossings(path: Path, imports: Iterable[tuple[str, str]]) -> set[str]:
     """Return the forbidden parts that a module imports."""
     parts = {name.split(".")[1] for name, _ in imports if name.startswith("adadepth.")}
-    allowed = {"metrics", "report"} if part_of(path) == "models" and path.name == "report.py" else set()
-    return (parts & FORBIDDEN.get(part_of(path), set())) - allowed
+    allowed = {"metrics", "report"} if get_part(path) == "models" and path.name == "report.py" else set()
+    return (parts & FORBIDDEN.get(get_part(path), set())) - allowed
 
 
 @pytest.mark.parametrize(
@@ -78,21 +78,21 @@ def crossings(path: Path, imports: Iterable[tuple[str, str]]) -> set[str]:
         ("models/albert/report.py", "from adadepth.training import trainer", {"training"}),
     ],
 )
-def test_the_checker_sees_every_form_of_import(file: str, source: str, expected: set[str]) -> None:
-    assert crossings(PACKAGE / file, find_names(source, file)) == expected
+def test_every_form_of_import_is_found(file: str, source: str, expected: set[str]) -> None:
+    assert find_crossings(PACKAGE / file, find_names(source, file)) == expected
 
 
 def test_imports_point_one_way() -> None:
     runs, typing = {}, {}
     for path in SOURCES:
         imports = list_imports(path)
-        runs[get_module_name(path)] = crossings(path, [entry for entry in imports if entry[1] != "typing"])
-        typing[get_module_name(path)] = crossings(path, [entry for entry in imports if entry[1] == "typing"])
+        runs[get_module_name(path)] = find_crossings(path, [entry for entry in imports if entry[1] != "typing"])
+        typing[get_module_name(path)] = find_crossings(path, [entry for entry in imports if entry[1] == "typing"])
     assert {name: parts for name, parts in runs.items() if parts} == {}
     assert {name: parts for name, parts in typing.items() if parts} == TYPED_BY_HIGHER_ROOMS
 
 
-def names_code(nodes: Iterable[ast.AST]) -> list[str]:
+def find_code_strings(nodes: Iterable[ast.AST]) -> list[str]:
     """Return the strings of a module that name a function or class, as `package.module:name`."""
     strings = []
     for node in nodes:
@@ -106,8 +106,8 @@ def names_code(nodes: Iterable[ast.AST]) -> list[str]:
 
 
 def test_no_string_names_code() -> None:
-    """Only entry points do, in `pyproject.toml`."""
-    assert {path: names for path in SOURCES if (names := names_code(list_nodes(path)))} == {}
+    """Allow names of code in strings only for entry points in `pyproject.toml`."""
+    assert {path: names for path in SOURCES if (names := find_code_strings(list_nodes(path)))} == {}
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_no_string_names_code() -> None:
         ('x = f"{rule}:1"', 0),
     ],
 )
-def test_a_string_that_names_code_is_recognised(source: str, count: int) -> None:
-    assert len(names_code(ast.walk(ast.parse(source)))) == count
+def test_a_string_that_names_code_is_found(source: str, count: int) -> None:
+    assert len(find_code_strings(ast.walk(ast.parse(source)))) == count
 
 
 @pytest.mark.parametrize("library", COSTLY)
@@ -131,7 +131,7 @@ def test_costly_libraries_are_imported_in_one_place_and_when_needed(library: str
     assert [path for path, when in imports if when == "run"] == []
 
 
-def test_the_page_alone_imports_what_serves_it() -> None:
+def test_only_the_demo_page_imports_its_server() -> None:
     page = "adadepth.contrib.serve.page"
     imports = [(get_module_name(path), *entry) for path in SOURCES for entry in list_imports(path)]
     assert {module for module, name, _ in imports if name.split(".")[0] == "gradio"} <= {page}
@@ -139,12 +139,12 @@ def test_the_page_alone_imports_what_serves_it() -> None:
 
 
 def test_the_core_names_nothing_of_contrib() -> None:
-    core = [path for path in SOURCES if part_of(path) != "contrib"]
+    core = [path for path in SOURCES if get_part(path) != "contrib"]
     assert [get_module_name(path) for path in core if "adadepth.contrib" in read_source(path)] == []
 
 
 def test_a_session_needs_few_modules() -> None:
-    """Of the package's modules, the one that holds a run together names at most 21, with that of its data."""
+    """Limit the modules that the module of a session names: at most 21, with that of its data."""
     path = PACKAGE / "tasks/session.py"
     modules = (node for node in list_nodes(path) if isinstance(node, ast.ImportFrom))
     assert len({node.module for node in modules if (node.module or "").startswith("adadepth.")}) <= 21
@@ -153,7 +153,7 @@ def test_a_session_needs_few_modules() -> None:
 DATA_SETTINGS = {kind.settings.__name__ for kind in KINDS.values()} | {"TextConfig", "TableConfig", "GeneratedConfig"}
 
 
-def asks_for_a_kind_of_data(nodes: Iterable[ast.AST]) -> list[str]:
+def find_kind_checks(nodes: Iterable[ast.AST]) -> list[str]:
     """Return the settings of data that a module asks `isinstance` for."""
     calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
     kinds = (call.args[-1] for call in calls if call.func.id in ("isinstance", "issubclass"))
@@ -161,49 +161,49 @@ def asks_for_a_kind_of_data(nodes: Iterable[ast.AST]) -> list[str]:
     return [name for name in names if name in DATA_SETTINGS]
 
 
-def test_nobody_asks_which_kind_of_data_it_is() -> None:
+def test_no_module_branches_on_the_kind_of_data() -> None:
     paths = [path for path in SOURCES if any(name in read_source(path) for name in DATA_SETTINGS)]
-    assert {path: kinds for path in paths if (kinds := asks_for_a_kind_of_data(list_nodes(path)))} == {}
+    assert {path: kinds for path in paths if (kinds := find_kind_checks(list_nodes(path)))} == {}
 
 
-def test_that_question_is_recognised() -> None:
+def test_a_branch_on_the_kind_of_data_is_found() -> None:
     question = ast.parse("isinstance(config.dataset, MazeConfig | HopsConfig)")
-    assert asks_for_a_kind_of_data(ast.walk(question)) == ["MazeConfig", "HopsConfig"]
+    assert find_kind_checks(ast.walk(question)) == ["MazeConfig", "HopsConfig"]
 
 
-def branches_on_answers(nodes: Iterable[ast.AST]) -> list[str]:
+def find_answer_branches(nodes: Iterable[ast.AST]) -> list[str]:
     """Return what a module compares with the name of a kind of answers."""
     compared = [node for node in nodes if isinstance(node, ast.Compare) and "predicts" in ast.unparse(node.left)]
-    return [ast.unparse(node.left) for node in compared if any(map(names_answers, node.comparators))]
+    return [ast.unparse(node.left) for node in compared if any(map(has_answer_name, node.comparators))]
 
 
-def names_answers(node: ast.expr) -> bool:
+def has_answer_name(node: ast.expr) -> bool:
     return any(isinstance(leaf, ast.Constant) and leaf.value in ANSWER_KINDS for leaf in ast.walk(node))
 
 
-def test_nobody_asks_for_the_name_of_an_answer() -> None:
+def test_no_module_branches_on_the_name_of_an_answer() -> None:
     paths = [path for path in SOURCES if "predicts" in read_source(path)]
-    assert {path: names for path in paths if (names := branches_on_answers(list_nodes(path)))} == {}
+    assert {path: names for path in paths if (names := find_answer_branches(list_nodes(path)))} == {}
 
 
-def test_a_branch_on_answers_is_recognised() -> None:
+def test_a_branch_on_the_name_of_an_answer_is_found() -> None:
     source = "if row['predicts'] == 'cells' or self.predicts in ('tags', 'next') or predicts is None: pass"
-    assert branches_on_answers(ast.walk(ast.parse(source))) == ["row['predicts']", "self.predicts"]
+    assert find_answer_branches(ast.walk(ast.parse(source))) == ["row['predicts']", "self.predicts"]
 
 
-def writes_csv(path: Path) -> bool:
+def has_csv_writer(path: Path) -> bool:
     names = {node.attr for node in list_nodes(path) if isinstance(node, ast.Attribute)}
     imported = {name for name, _ in list_imports(path)}
     return bool("to_csv" in names or {"csv.writer", "csv.DictWriter"} & imported
                 or ("csv" in imported and {"writer", "DictWriter"} & names))  # fmt: skip
 
 
-def test_csv_is_written_in_one_place_which_lets_no_formula_through() -> None:
+def test_csv_is_written_by_one_module_that_escapes_formulas() -> None:
     of_csv = [path for path in [*SOURCES, *PLUGINS] if "csv" in read_source(path)]
-    assert [get_module_name(path) for path in of_csv if writes_csv(path)] == ["adadepth.report.table"]
+    assert [get_module_name(path) for path in of_csv if has_csv_writer(path)] == ["adadepth.report.table"]
 
 
-def test_an_import_is_told_with_when_it_runs() -> None:
+def test_an_import_is_listed_with_its_time() -> None:
     imports = find_names(
         "import a\nif TYPE_CHECKING:\n    import b\nelse:\n    import c\ndef f():\n    import d\nclass C:\n    import e"
     )
@@ -219,19 +219,19 @@ def test_no_child_shadows_another_package() -> None:
     assert not children & set(list_installed_packages())
 
 
-def undocumented(tree: ast.Module) -> list[str]:
+def list_undocumented(tree: ast.Module) -> list[str]:
     """Return the public top-level functions and classes without a docstring."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     public = [node for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
     return [node.name for node in public if not ast.get_docstring(node)]
 
 
-def test_what_is_public_is_documented() -> None:
-    found = {get_module_name(path): undocumented(parse_source(path)) for path in SOURCES}
-    assert {name: names for name, names in found.items() if names} == {}
+def test_public_functions_and_classes_have_docstrings() -> None:
+    missing = {get_module_name(path): list_undocumented(parse_source(path)) for path in SOURCES}
+    assert {name: names for name, names in missing.items() if names} == {}
 
 
-def loaded_by(statement: str) -> set[str]:
+def list_loaded_packages(statement: str) -> set[str]:
     """Return the top-level packages that a fresh interpreter has loaded after a statement."""
     code = f"{statement}\nimport sys\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     result = subprocess.run(
@@ -254,7 +254,7 @@ def loaded_by(statement: str) -> set[str]:
     ids=["package", "config", "plugins", "mode=report"],
 )
 def test_importing_costs_no_heavy_library(statement: str) -> None:
-    assert not loaded_by(statement) & {"torch", "transformers", "accelerate", "sklearn", "scipy", *COSTLY}
+    assert not list_loaded_packages(statement) & {"torch", "transformers", "accelerate", "sklearn", "scipy", *COSTLY}
 
 
 # Names that are an interface by convention: a family, a task, generated data or a group of plugins has its own.
@@ -265,7 +265,7 @@ SHARED_NAMES = {
 }  # fmt: skip
 
 
-def public_names(tree: ast.Module) -> set[str]:
+def list_public_names(tree: ast.Module) -> set[str]:
     """Return the public names that a module defines at its top level, not those that it imports."""
     names: set[str] = set()
     for node in tree.body:
@@ -273,20 +273,25 @@ def public_names(tree: ast.Module) -> set[str]:
             names.add(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            names |= {
+                node_in_target.id
+                for target in targets
+                for node_in_target in ast.walk(target)
+                if isinstance(node_in_target, ast.Name)
+            }
     return {name for name in names if not name.startswith("_")}
 
 
 def test_public_names_are_those_defined_and_not_imported() -> None:
     tree = ast.parse("from a import b\nimport c\nd, (e, _f) = 1\ng: int = 2\ndef h():\n    i = 3\nclass J:\n    k = 4")
-    assert public_names(tree) == {"d", "e", "g", "h", "J"}
+    assert list_public_names(tree) == {"d", "e", "g", "h", "J"}
 
 
 def test_no_public_name_is_defined_in_two_modules() -> None:
-    """Except in references, each of which has its whole model."""
+    """Require unique public names, except in references, each of which has its whole model."""
     where: dict[str, list[str]] = {}
-    for path in (path for path in SOURCES if part_of(path) != "contrib" and path.name != "reference.py"):
-        for name in public_names(parse_source(path)):
+    for path in (path for path in SOURCES if get_part(path) != "contrib" and path.name != "reference.py"):
+        for name in list_public_names(parse_source(path)):
             where.setdefault(name, []).append(get_module_name(path))
     twice = {name: modules for name, modules in where.items() if len(modules) > 1}
     assert {name: modules for name, modules in twice.items() if name not in SHARED_NAMES} == {}
@@ -305,7 +310,7 @@ def test_baselines_alone_have_no_reference() -> None:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_reference_is_short_and_needs_torch_alone(family: str) -> None:
-    """One file that is read in one sitting and runs without the framework (docs/decisions/0113)."""
+    """Check that a reference is one short file that runs without the framework (docs/decisions/0113)."""
     path = PACKAGE / "models" / family / "reference.py"
     assert len(read_source(path).splitlines()) <= 150
     assert {name.split(".")[0] for name, _ in list_imports(path)} <= {"torch", *sys.stdlib_module_names}

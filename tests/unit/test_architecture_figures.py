@@ -1,4 +1,4 @@
-"""The drawings of the families' architectures are those of their script, described, and without clashes."""
+"""Drawings of the families' architectures: those of their script, with descriptions and without overlaps."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_committed_drawings_are_those_of_the_script(script: ModuleType, tmp_path: Path) -> None:
-    drawn = {path.name: path.read_text(encoding="utf-8") for path in script.write_figures(tmp_path)}
+    new_drawings = {path.name: path.read_text(encoding="utf-8") for path in script.write_figures(tmp_path)}
     committed = {path.name: path.read_text(encoding="utf-8") for path in FIGURES}
-    assert drawn.keys() == committed.keys()
-    assert [name for name in drawn if drawn[name] != committed[name]] == [], "run `make figures`"
+    assert new_drawings.keys() == committed.keys()
+    assert [name for name in new_drawings if new_drawings[name] != committed[name]] == [], "run `make figures`"
 
 
 @pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
@@ -36,7 +36,7 @@ def test_a_drawing_has_a_title_and_a_description(path: Path) -> None:
     assert image.get("aria-labelledby") == "title desc"
 
 
-def test_texts_stay_on_the_canvas_and_apart(script: ModuleType) -> None:
+def test_texts_lie_on_the_canvas_without_overlap(script: ModuleType) -> None:
     for draw in script.DRAWINGS.values():
         drawing = draw()
         for space, text in drawing.texts:

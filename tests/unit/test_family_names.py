@@ -1,4 +1,4 @@
-"""What is known of a family stands in its folder: no other module of the package names one."""
+"""Names of families: only the folder of a family names it."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from tests.sources_support import PACKAGE, SOURCES, find_imports, list_imports, 
 FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("models/*/family.py"))
 
 
-def names_of(family: Family) -> set[str]:
-    """A family's name, its classes and what else it offers; `albert` alone is the name of an architecture."""
+def list_family_names(family: Family) -> set[str]:
+    """Return a family's name, its classes and its other public names; `albert` alone is the name of an architecture."""
     classes = [importer() for importer in (family.config, *family.heads.values(), *family.auto.values())]
-    own = {each.__name__ for each in classes if each.__module__.startswith("adadepth.")}
-    return {family.name, family.settings.__name__, *family.public} | own
+    own_names = {member.__name__ for member in classes if member.__module__.startswith("adadepth.")}
+    return {family.name, family.settings.__name__, *family.public} | own_names
 
 
-def names_by_folder() -> dict[str, set[str]]:
-    """Of each folder the names of its families."""
-    found: dict[str, set[str]] = {}
+def group_names_by_folder() -> dict[str, set[str]]:
+    """Return the names of the families of every folder."""
+    names: dict[str, set[str]] = {}
     for family in families().values():
-        found.setdefault(family.settings.__module__.split(".")[-2], set()).update(names_of(family))
-    return found
+        names.setdefault(family.settings.__module__.split(".")[-2], set()).update(list_family_names(family))
+    return names
 
 
-NAMES = names_by_folder()
+NAMES = group_names_by_folder()
 ALL = set().union(*NAMES.values()) - {"albert"}
 
 
-def owner(path: Path) -> str | None:
-    """The folder of families in which a module lies."""
+def get_family_folder(path: Path) -> str | None:
+    """Return the folder of families in which a module lies."""
     return next((name for name in FOLDERS if PACKAGE / "models" / name in path.parents), None)
 
 
-def named(nodes: Sequence[ast.AST]) -> set[str]:
-    """Names of families in the code of a module: imports, identifiers and strings, but for docstrings and comments."""
-    told = {id(statement.value) for node in nodes for statement in docstrings(node)}
-    return {name for node in nodes if id(node) not in told for name in words(node)} & ALL
+def find_family_names(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names of families in the imports, identifiers and strings of a module."""
+    ignored = {id(statement.value) for node in nodes for statement in list_docstrings(node)}
+    return {name for node in nodes if id(node) not in ignored for name in list_words(node)} & ALL
 
 
-def docstrings(node: ast.AST) -> Iterator[ast.Expr]:
-    """The statements of a body that are nothing but text."""
+def list_docstrings(node: ast.AST) -> Iterator[ast.Expr]:
+    """Return the statements of a body that are docstrings."""
     for statement in getattr(node, "body", []) if isinstance(getattr(node, "body", None), list) else []:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             yield statement
 
 
-def words(node: ast.AST) -> set[str]:
-    """Identifiers and words of one node."""
+def list_words(node: ast.AST) -> set[str]:
+    """Return the identifiers and words of one node."""
     if isinstance(node, ast.ImportFrom):
         text = f"{node.module or ''} {' '.join(alias.name for alias in node.names)}"
     elif isinstance(node, ast.Import):
@@ -74,31 +74,31 @@ def words(node: ast.AST) -> set[str]:
     ("def f():\n    'What par_xl does.'", set()),
     ("x = 'adalayers_minilm'  # par_xl", set()),
 ])  # fmt: skip
-def test_the_checker_sees_names(source: str, expected: set[str]) -> None:
-    assert named(list(ast.walk(ast.parse(source)))) == expected
+def test_names_in_code_are_found(source: str, expected: set[str]) -> None:
+    assert find_family_names(list(ast.walk(ast.parse(source)))) == expected
 
 
-def folders_imported(imports: Iterable[tuple[str, str]]) -> set[str]:
-    """Families from whose folders a module imports, wherever it does."""
+def list_imported_folders(imports: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the folders of families that a module imports from, at any place."""
     return {folder for folder in FOLDERS for name, _ in imports if f"{name}.".startswith(f"adadepth.models.{folder}.")}
 
 
-def test_the_checker_sees_folders() -> None:
+def test_imported_folders_are_found() -> None:
     source = "from adadepth.models.albert import x\ndef f():\n    import adadepth.models.par_xl.blocks"
-    assert folders_imported(list(find_imports(ast.parse(source), ["adadepth"]))) == {"albert", "par_xl"}
+    assert list_imported_folders(list(find_imports(ast.parse(source), ["adadepth"]))) == {"albert", "par_xl"}
     source = "from adadepth.models.shared.albert.block import x"
-    assert folders_imported(list(find_imports(ast.parse(source), ["adadepth"]))) == set()
+    assert list_imported_folders(list(find_imports(ast.parse(source), ["adadepth"]))) == set()
 
 
 def test_no_module_outside_a_familys_folder_names_it() -> None:
-    """A descriptor may name another family: the one whose weights its own can start from."""
+    """Allow a descriptor to name another family only if its own can start from the weights of that one."""
     for path in SOURCES:
         if PACKAGE / "contrib" in path.parents:  # it is built on families, as other packages are
             continue
-        own = owner(path)
-        inside = [family for family in families().values() if family.settings.__module__.split(".")[-2] == own]
+        folder = get_family_folder(path)
+        inside = [family for family in families().values() if family.settings.__module__.split(".")[-2] == folder]
         starts_from = {other for family in inside for other in family.starts_from}
-        allowed = NAMES.get(own or "", set()) | (starts_from if path.name == "family.py" else set())
+        allowed = NAMES.get(folder or "", set()) | (starts_from if path.name == "family.py" else set())
         if any(name in read_source(path) for name in ALL - allowed):
-            assert named(list_nodes(path)) <= allowed, path
-        assert folders_imported(list_imports(path)) <= {own}, path
+            assert find_family_names(list_nodes(path)) <= allowed, path
+        assert list_imported_folders(list_imports(path)) <= {folder}, path

@@ -1,4 +1,4 @@
-"""The first hour on a device: its steps are bounded, kept and told, whatever becomes of them."""
+"""Benchmarks of the first hour on a device: their steps are limited in time, stored, and reported."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
 
 
-def row(mode: str, hidden: int, batch: int, speedup: float) -> dict[str, Any]:
+def make_row(mode: str, hidden: int, batch: int, speedup: float) -> dict[str, Any]:
     return {"mode": mode, "hidden": hidden, "batch": batch, "length": 100, "ragged": {"speedup": speedup}}
 
 
-def test_ragged_pays_from_where_every_larger_size_is_faster(benchmarks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ragged_pays_from_the_size_where_all_larger_are_faster(
+    benchmarks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = load_script("benchmarks/first_hour_steps.py", monkeypatch)
-    rows = [row("inference", 10, batch, speedup) for batch, speedup in ((1, 1.1), (2, 0.9), (4, 1.2), (8, 1.5))]
-    rows += [row("training", 10, 4, 1.2), row("training", 10, 8, 0.9)]
+    rows = [make_row("inference", 10, batch, speedup) for batch, speedup in ((1, 1.1), (2, 0.9), (4, 1.2), (8, 1.5))]
+    rows += [make_row("training", 10, 4, 1.2), make_row("training", 10, 8, 0.9)]
     assert script.crossovers(rows) == {"inference": 12 * 10**2 * 4 * 100, "training": None}
 
 
@@ -53,7 +55,7 @@ def test_models_of_full_size_can_be_estimated(benchmarks: None, monkeypatch: pyt
 
 
 @pytest.mark.slow  # it waits for a limit
-def test_a_step_is_cut_or_fails_alone_and_only_what_is_done_is_kept(
+def test_a_step_that_fails_or_is_cut_stops_no_other_and_runs_again(
     benchmarks: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = load_script("benchmarks/first_hour.py", monkeypatch)
@@ -71,16 +73,16 @@ def test_a_step_is_cut_or_fails_alone_and_only_what_is_done_is_kept(
             script.Step(name, name, 1, lambda minutes, folder, name=name: ["-c", code[name]], read, "") for name in code
         ]
 
-    found = script.take_all(tmp_path, plan(), 9 / 3600, os.environ)
-    assert {name: result["status"] for name, result in found.items()} == {
+    results = script.take_all(tmp_path, plan(), 9 / 3600, os.environ)
+    assert {name: result["status"] for name, result in results.items()} == {
         "good": "done",
         "bad": "failed",
         "long": "cut",
     }
-    assert found["bad"]["error"] == "no such thing"
-    assert sum(result["seconds"] for result in found.values()) < 9 + 3
+    assert results["bad"]["error"] == "no such thing"
+    assert sum(result["seconds"] for result in results.values()) < 9 + 3
     again = script.take_all(tmp_path, plan(good="raise SystemExit(1)", long="print('quick')"), 9 / 3600, os.environ)
-    assert again["good"] == found["good"]
+    assert again["good"] == results["good"]
     assert {name: result["status"] for name, result in again.items()} == {
         "good": "done",
         "bad": "failed",
@@ -90,7 +92,7 @@ def test_a_step_is_cut_or_fails_alone_and_only_what_is_done_is_kept(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_report_tells_all_steps_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_the_report_has_all_steps_and_the_same_command_resumes(tmp_path: Path) -> None:
     def run(*steps: str) -> subprocess.CompletedProcess[str]:
         command = ["benchmarks/first_hour.py", "--device", "cpu", "--hours", "0.2", "--folder", str(tmp_path)]
         return subprocess.run(
@@ -99,18 +101,18 @@ def test_the_report_tells_all_steps_and_the_same_command_goes_on(tmp_path: Path)
 
     assert run("training_step", "ragged").returncode == 0
     first = json.loads((tmp_path / "first_hour.json").read_text())
-    assert [each["status"] for each in first["steps"].values()] == ["done", "done"]
+    assert [entry["status"] for entry in first["steps"].values()] == ["done", "done"]
     written = (tmp_path / "ragged" / "found.json").stat().st_mtime_ns
     assert run("training_step", "ragged", "family_steps", "parity", "act").returncode == 0
     second = json.loads((tmp_path / "first_hour.json").read_text())
     assert (tmp_path / "ragged" / "found.json").stat().st_mtime_ns == written
     assert second["steps"]["ragged"] == first["steps"]["ragged"]
     assert {"torch", "transformers"} <= set(second["versions"])
-    told = [each for step in second["steps"].values() for each in step["figures"]]
-    assert all(each["value"] is not None for each in told)
-    timed = [each for each in told if each["unit"] == "ms"]
+    figures = [entry for step in second["steps"].values() for entry in step["figures"]]
+    assert all(entry["value"] is not None for entry in figures)
+    timed = [entry for entry in figures if entry["unit"] == "ms"]
     assert timed
-    assert all(each["n"] and each["low"] <= each["value"] <= each["high"] for each in timed)
+    assert all(entry["n"] and entry["low"] <= entry["value"] <= entry["high"] for entry in timed)
     page = (tmp_path / "report.html").read_text()
     assert "model.execution=ragged" in page
     assert all(f'id="{name}"' in page for name in second["steps"])

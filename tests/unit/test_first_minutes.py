@@ -1,4 +1,4 @@
-"""The table of the first minutes: which commands it runs, what it reads of them, and what it does not run again."""
+"""Table of the first minutes: which commands it runs, what it reads of their runs, and what it does not repeat."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_script("benchmarks/first_minutes.py", monkeypatch)
 
 
-def test_it_runs_every_configuration_without_a_download(script: ModuleType) -> None:
+def test_every_configuration_without_a_download_is_run(script: ModuleType) -> None:
     assert sorted(script.CONFIGURATIONS) == sorted(NAMES)
     assert all((CONFIGS / f"{name}.yaml").is_file() for name in NAMES)
 
@@ -42,7 +42,7 @@ def test_every_configuration_has_a_matched_baseline_that_can_be_left_out(name: s
 
 
 def write_run(output: Path, name: str, *, worth: str, score: float) -> None:
-    """Leave what a run of a tagger leaves."""
+    """Write the files of a finished run of a tagger."""
     folder = output / name / "2026-01-01"
     folder.mkdir(parents=True)
     figures = {"gain_over_fixed_step/inside": 0.1, "gain_over_random_depths/inside": 0.2, "gain_over_unigram": 1.0}
@@ -56,7 +56,7 @@ def write_run(output: Path, name: str, *, worth: str, score: float) -> None:
     (folder / "halting.json").write_text(json.dumps(halting))
 
 
-def test_finished_runs_are_not_repeated_and_the_table_is_theirs(
+def test_finished_runs_are_not_repeated_and_fill_the_table(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands: list[list[str]] = []
@@ -122,6 +122,6 @@ def test_the_table_on_the_page_is_that_of_the_stored_results(script: ModuleType,
     assert table in (ROOT / "docs" / "first_minutes.md").read_text(encoding="utf-8")
 
 
-def test_the_page_has_the_marks_of_the_table(script: ModuleType) -> None:
+def test_the_page_has_the_markers_of_the_table(script: ModuleType) -> None:
     text = (ROOT / "docs" / "first_minutes.md").read_text(encoding="utf-8")
     assert text.index(script.BEGIN) < text.index(script.END)

@@ -1,4 +1,4 @@
-"""The suite's own promise: nothing outside this machine can be reached, and caches are scratch directories."""
+"""Isolation of the suite: nothing outside this machine can be reached, and caches are scratch directories."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_caches_are_scratch(variable: str) -> None:
 
 
 def test_no_test_module_is_imported() -> None:
-    """What several tests need lies in a support module: a test can be moved, split or dropped by itself."""
+    """Require that shared helpers lie in support modules: a test can be moved, split or dropped by itself."""
     private = {get_module_name(path) for path in TESTS.rglob("test_*.py")}
     private |= {f"{name.rpartition('.')[0]}.conftest" for name in private}
     assert len(private) > 200

@@ -70,12 +70,12 @@ def is_participle(word: str) -> bool:
 
 def check_function_name(name: str) -> Iterator[str]:
     """Yield the keys of the rules that the name of a function breaks."""
-    first, *others = split_name(name) or [name]
+    first, *rest = split_name(name) or [name]
     if first not in WORDS["verbs"] | WORDS["predicates"]:
         yield "names_without_verb_percent"
         if is_participle(first):
             yield "names_participle_first"
-    if others and others[-1] in WORDS["prepositions"]:
+    if rest and rest[-1] in WORDS["prepositions"]:
         yield "names_preposition_last"
 
 
@@ -173,13 +173,13 @@ def count_findings(key: str) -> float:
 
 
 @pytest.mark.parametrize("key", ADVICE)
-def test_there_is_no_more_of_it_than_before(key: str) -> None:
+def test_no_count_exceeds_its_ceiling(key: str) -> None:
     lines = [f"{key}: {count_findings(key):g}, at most {CEILINGS[key]:g} are allowed; {ADVICE[key]}. Changed last:"]
     lines += [f"  {path}:{line}: {text}" for path, line, text in collect_findings()[key][:20]]
     assert count_findings(key) <= CEILINGS[key], "\n".join(lines)
 
 
-def test_the_checker_sees_what_it_counts() -> None:
+def test_each_rule_is_counted() -> None:
     doc = "What it is\n\n    of nobody.\n\n    Args:\n        found: Of nobody.\n    "
     source = f'"""{doc}"""\ndef told_within(found):\n    """{doc}"""\n@property\ndef depth(self): ...'
     page = f"{'Long ' * 45}sentence. One of which\nit says so.\n```\nnobody\n```\n"

@@ -1,4 +1,4 @@
-"""No code of a step reads a value of the device, or uploads one, beside what a list says: seen in the syntax tree."""
+"""Host reads of training steps: no code reads a value of the device, or uploads one, except where a list allows it."""
 
 from __future__ import annotations
 
@@ -160,12 +160,12 @@ EXCEPTIONS = {
         "bool((x == y).all())", "x[x > 0]", "x[~y]",
     ],
 )  # fmt: skip
-def test_a_wait_is_seen(source: str) -> None:
+def test_a_wait_is_found(source: str) -> None:
     assert [owner for owner, _ in find_waits(ast.parse(f"class A:\n    def f(self):\n        {source}"))] == ["A.f"]
 
 
 @pytest.mark.parametrize("source", ["torch.tensor([1])", "torch.where(x, y, z)", "int(len(x))", "x[1:]", "float(y)"])
-def test_what_does_not_wait_is_not_seen(source: str) -> None:
+def test_code_without_waits_is_accepted(source: str) -> None:
     assert not [*find_waits(ast.parse(source))]
 
 
@@ -173,7 +173,7 @@ FAST = [path for path in SOURCES if get_room(path) in ROOMS and path.name != "re
 
 
 @pytest.mark.parametrize("path", FAST, ids=get_file)
-def test_nothing_waits_beside_the_exceptions(path: Path) -> None:
+def test_only_listed_exceptions_wait(path: Path) -> None:
     waits = dict(find_waits(parse_source(path)))
     allowed = EXCEPTIONS.get(get_file(path), {})
     surplus = {} if "*" in allowed else {owner: way for owner, way in waits.items() if owner not in allowed}
@@ -181,5 +181,5 @@ def test_nothing_waits_beside_the_exceptions(path: Path) -> None:
     assert not allowed.keys() - waits.keys() - {"*"}, "an exception that nothing needs"
 
 
-def test_exceptions_are_of_files_that_are_there() -> None:
+def test_exceptions_name_existing_files() -> None:
     assert not EXCEPTIONS.keys() - {get_file(path) for path in SOURCES}

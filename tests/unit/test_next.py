@@ -1,4 +1,4 @@
-"""What `make test-next` says at its end."""
+"""Summary that `make test-next` prints at its end."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_poetry_agrees() -> None:
     subprocess.run(["poetry", "check", "--lock"], cwd=ROOT, check=True, timeout=600)
 
 
-def test_the_lock_pins_the_version_of_torch_that_results_are_measured_with() -> None:
+def test_the_lock_pins_the_version_of_torch_of_the_measured_results() -> None:
     assert LOCKED["torch"] == "2.13.0"
 
 
@@ -98,7 +98,7 @@ def test_the_old_optuna_launcher_is_not_a_dependency() -> None:
 def test_one_version_everywhere() -> None:
     version = PYPROJECT["project"]["version"]
     tree = ast.parse((ROOT / "adadepth" / "__init__.py").read_text(encoding="utf-8"))
-    stated = [ast.literal_eval(node.value) for node in tree.body if assigns(node, "__version__")]
+    stated = [ast.literal_eval(node.value) for node in tree.body if is_assignment(node, "__version__")]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert stated == [version]
     assert str(citation["version"]) == version
@@ -106,42 +106,42 @@ def test_one_version_everywhere() -> None:
 
 
 def test_every_family_has_papers_to_cite() -> None:
-    """Plain networks of transformers are cited as transformers' pages say."""
+    """Require citations of all families except plain networks of transformers, which are cited as its pages say."""
     references = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
     cited = {keyword for reference in references for keyword in reference["keywords"]}
-    own = {name for name, family in families().items() if family.settings.__module__.startswith("adadepth.")}
-    assert cited == own - {"stock_classifier"}
+    names = {name for name, family in families().items() if family.settings.__module__.startswith("adadepth.")}
+    assert cited == names - {"stock_classifier"}
 
 
-def assigns(node: ast.stmt, name: str) -> bool:
+def is_assignment(node: ast.stmt, name: str) -> bool:
     return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
 
 
-def test_nothing_says_that_an_index_has_the_package() -> None:
-    """It is not published; an extra is found by pip wherever the installed package came from."""
-    places = [
+def test_no_page_tells_to_install_from_an_index() -> None:
+    """Refuse install commands without a source: the package is on no index."""
+    paths = [
         ROOT / "README.md",
         ROOT / "Makefile",
         *(ROOT / "docs").glob("*.*"),
         *(ROOT / "docs" / "tutorials").iterdir(),
     ]
     for folder in ("adadepth", "configs", "examples", "hydra_plugins"):
-        places += [path for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".yaml", ".md", ".j2")]
+        paths += [path for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".yaml", ".md", ".j2")]
     promise = re.compile(r"pip install [^\n`#]*(?<![\w/])adadepth(?![\w\[*-])")
-    told = [path.name for path in places if promise.search(path.read_text(encoding="utf-8"))]
-    assert told == []
+    wrong = [path.name for path in paths if promise.search(path.read_text(encoding="utf-8"))]
+    assert wrong == []
 
 
-def test_what_the_package_imports_is_declared() -> None:
-    """A library that only a dependency brings along may vanish with that dependency's next release."""
+def test_every_import_of_the_package_is_a_declared_requirement() -> None:
+    """Refuse a library that only a dependency brings along: it may vanish with that dependency's next release."""
     declared = {canonicalize_name(requirement.name) for requirement in RUNTIME + EXTRAS}
     # `make install` leaves these out
     absent = {"mlflow": ["mlflow-skinny"], "llama_cpp": ["llama-cpp-python"]}
     providers = absent | list_installed_packages()
     undeclared = {}
-    own = {"adadepth", "hydra_plugins", *sys.stdlib_module_names}
+    undeclarable = {"adadepth", "hydra_plugins", *sys.stdlib_module_names}
     for path in [*SOURCES, *PLUGINS]:
-        for name in {name.split(".")[0] for name, _ in list_imports(path)} - own:
+        for name in {name.split(".")[0] for name, _ in list_imports(path)} - undeclarable:
             if not {canonicalize_name(provider) for provider in providers.get(name, [name])} & declared:
                 undeclared[name] = path.name
     assert undeclared == {}
@@ -153,7 +153,7 @@ def test_the_lock_names_no_source_but_the_default_index() -> None:
     assert [file for file in files if set(file) != {"file", "hash"}] == []
 
 
-def project_files() -> list[Path]:
+def list_project_files() -> list[Path]:
     """Return what git tracks or would track."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
@@ -164,37 +164,37 @@ def project_files() -> list[Path]:
 
 
 def test_a_wheel_has_the_demos() -> None:
-    """Poetry takes what lies in a package and git does not ignore."""
+    """Check the wheel's files: Poetry takes what lies in a package and git does not ignore."""
     files = {path for path in (ROOT / "adadepth" / "demos").rglob("*") if path.is_file()}
     assert len([path for path in files if path.suffix == ".safetensors"]) == 4
-    assert files <= set(project_files())
+    assert files <= set(list_project_files())
     assert {"include": "adadepth"} in PYPROJECT["tool"]["poetry"]["packages"]
     assert "exclude" not in PYPROJECT["tool"]["poetry"]
 
 
 def test_a_wheel_has_the_scripts_that_an_export_copies() -> None:
-    """They are read as files: nothing imports them."""
+    """Check that scripts that nothing imports are in the wheel."""
     scripts = {ROOT / "adadepth" / "tasks" / "handover_files" / name for name in ("check.py", "run_transformers.py")}
-    assert scripts <= set(project_files())
+    assert scripts <= set(list_project_files())
     assert export_formats()["safetensors"].engine in scripts
 
 
 def test_no_file_names_this_machine() -> None:
-    places = {str(ROOT), str(Path.home())} - {"/"}
-    patterns = [rf"(?<![\w./-]){re.escape(place)}(?![\w-])" for place in places]
+    folders = {str(ROOT), str(Path.home())} - {"/"}
+    patterns = [rf"(?<![\w./-]){re.escape(folder)}(?![\w-])" for folder in folders]
     patterns += [r"(?<![\w.-])/(?:home|Users)/\w+", r"file:///", r"(?<![\d.])(?:10|192\.168)\.\d+\.\d+\.\d+(?![\d.])"]
     machine = re.compile("|".join(patterns))
-    texts = [*map(re.escape, places), "/home/", "/Users/", "file:///", r"10\.\d+\.\d", r"192\.168\."]
+    texts = [*map(re.escape, folders), "/home/", "/Users/", "file:///", r"10\.\d+\.\d", r"192\.168\."]
     starts = [re.compile(text) for text in texts]  # each starts with fixed characters, so that a search is fast
-    found = []
-    for path in project_files():
+    matches = []
+    for path in list_project_files():
         if path.suffix in {".png", ".safetensors", ".parquet", ".lock"} or path == Path(__file__).resolve():
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         if any(start.search(text) for start in starts):
             lines = enumerate(text.splitlines(), start=1)
-            found += [f"{path.relative_to(ROOT)}:{number}" for number, line in lines if machine.search(line)]
-    assert found == []
+            matches += [f"{path.relative_to(ROOT)}:{number}" for number, line in lines if machine.search(line)]
+    assert matches == []
 
 
 def test_type_checkers_may_read_the_package() -> None:

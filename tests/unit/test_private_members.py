@@ -193,7 +193,7 @@ def test_the_list_is_complete_and_every_entry_is_used() -> None:
 
 
 @pytest.mark.parametrize("member", [entry.member for entry in MEMBERS])
-def test_a_member_is_where_the_list_says(member: str) -> None:
+def test_a_member_exists_where_the_list_says(member: str) -> None:
     kind, name = get_owner(member), get_leaf(member)
     if isinstance(kind, type):
         assert any(name in list_members(base) for base in kind.__mro__)
@@ -207,7 +207,7 @@ def test_the_test_that_guards_a_member_exists(test: str) -> None:
     assert name in {node.name for node in parse_source(ROOT / file).body if isinstance(node, ast.FunctionDef)}
 
 
-def test_a_private_use_is_seen() -> None:
+def test_the_use_of_a_private_member_is_found() -> None:
     source = "import torch\ntorch._foreach_norm\ngetattr(model, '_tied_weights_keys')\nself._ours\npoint._asdict()"
     nodes = ast.walk(ast.parse(source))
     assert {*find_anywhere(nodes, frozenset({"_ours"}), list_names_in_strings())} == {

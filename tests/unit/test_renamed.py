@@ -1,3 +1,5 @@
+"""Former names of packages, which can still be imported."""
+
 import importlib
 import sys
 
@@ -22,6 +24,6 @@ def test_a_class_is_the_same_under_both_names():
     assert former.__name__ == former.__spec__.name == "adadepth.models.contract"
 
 
-def test_a_name_that_never_was_is_not_found():
+def test_an_unknown_name_is_not_found():
     with pytest.raises(ModuleNotFoundError, match=r"adadepth\.famille"):
         importlib.import_module("adadepth.famille")

@@ -1,4 +1,4 @@
-"""Classes are the same where their names are."""
+"""Matching of classes by their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adadepth.errors import DataError
 
 
 @pytest.mark.parametrize(
-    ("names", "known", "numbers"),
+    ("names", "classes", "numbers"),
     [
         (["pos", "neg"], ["neg", "pos"], [1, 0]),
         (["b"], ["a", "b", "c"], [1]),
@@ -25,18 +25,18 @@ from adadepth.errors import DataError
         ([], ["a"], []),
     ],
 )
-def test_numbers_are_those_of_the_names(names: list[str], known: list[str], numbers: list[int | None]) -> None:
-    assert match_classes(names, known) == numbers
+def test_names_are_matched_to_class_numbers(names: list[str], classes: list[str], numbers: list[int | None]) -> None:
+    assert match_classes(names, classes) == numbers
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, unique=True).flatmap(lambda names: st.tuples(
     st.just(names), st.permutations(names),
 )))  # fmt: skip
 def test_a_permutation_is_undone(lists: tuple[list[str], list[str]]) -> None:
-    names, known = lists
-    assert [known[number] for number in number_classes(names, known, "labels")] == names
+    names, classes = lists
+    assert [classes[number] for number in number_classes(names, classes, "labels")] == names
 
 
-def test_the_first_unknown_class_is_named_with_its_nearest() -> None:
+def test_the_first_unknown_class_is_reported_with_the_nearest() -> None:
     with pytest.raises(DataError, match=r"^here: the model has no class 'posi' \(did you mean 'pos'\?\); it predicts"):
         number_classes(["neg", "posi"], ["neg", "pos"], "here")

@@ -1,4 +1,4 @@
-"""One declaration: what follows from a setting."""
+"""Declarations of settings: ranges, choices, defaults, shapes and documentation that follow from them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_value_out_of_range_is_a_line_with_its_key() -> None:
     ]
 
 
-def test_none_has_no_range() -> None:
+def test_none_is_valid_in_every_range() -> None:
     assert list(find_range_errors(ContextConfig())) == []
 
 
@@ -67,51 +67,51 @@ def test_choices_follow_from_the_type() -> None:
     assert "attn_implementation" in choices(AlbertActSettings)
 
 
-def test_shapes_are_those_declared() -> None:
+def test_settings_that_determine_shapes_are_declared() -> None:
     assert {"hidden_size", "vocab_size"} <= set(shapes(AlbertActSettings))
     assert "act_penalty" not in shapes(AlbertActSettings)
     assert {"architecture", "cutoffs"} <= set(shapes(ParXLSettings))
     assert "type_vocab_size" in shapes(family("albert_act").config())
 
 
-def test_what_cannot_change_a_result_is_left_out() -> None:
+def test_settings_that_cannot_change_a_result_are_left_out() -> None:
     assert "timing_repeats" not in drop_neutral(SearchConfig, dataclasses.asdict(SearchConfig()))
 
 
-def test_a_list_is_not_shared() -> None:
+def test_a_default_list_is_not_shared() -> None:
     ParXLSettings().cutoffs.append(3)
     assert ParXLSettings().cutoffs == []
 
 
-# Of a base of transformers, which has its own value where the setting is null.
+# Settings of a base of transformers, which has its own value where the setting is null.
 OF_A_BASE = {"max_position_embeddings", "num_key_value_heads", "tie_word_embeddings", "initializer_range"}
 
 
 @pytest.mark.parametrize("name", [name for name in list_model_schemas() if name != "albert"])
 def test_a_configuration_has_every_setting_of_a_model_with_the_declared_default(name: str) -> None:
-    about, config = get_field_specs(family(name).settings), family(name).config()()
+    specs, config = get_field_specs(family(name).settings), family(name).config()()
     settings = family(name).settings()
-    for field, each in about.items():
+    for field, spec in specs.items():
         if (
-            each.in_model
+            spec.in_model
             and field != "layers_num"
             and field not in (OF_A_BASE if name in ("early_exit", "routed") else SPECIAL)
         ):
-            default = each.hub if each.differs_on_hub else getattr(settings, field)
+            default = spec.hub if spec.differs_on_hub else getattr(settings, field)
             assert getattr(config, field) == default, field
 
 
-def test_where_the_two_defaults_differ() -> None:
-    """A published configuration names no field that is newer than it, and must mean what it did."""
-    found = {
-        name: {field for field, each in get_field_specs(schema).items() if each.differs_on_hub}
+def test_defaults_of_files_and_settings_differ_only_where_listed() -> None:
+    """Check defaults of published configurations, which name no newer field and must keep their meaning."""
+    differing = {
+        name: {field for field, spec in get_field_specs(schema).items() if spec.differs_on_hub}
         for name, schema in list_model_schemas().items()
     }
     sizes = {
         "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
         "hidden_act", "max_position_embeddings",
     }  # fmt: skip
-    assert found == {
+    assert differing == {
         "adalayers": {"base_model"},
         "albert": sizes,
         "albert_act": sizes | {"act_penalty"},
@@ -128,7 +128,7 @@ def test_where_the_two_defaults_differ() -> None:
 
 
 OWN_CONFIGS = [name for name in list_model_schemas() if family(name).config().__module__.startswith("adadepth.")]
-# Of every language model in transformers; a family only gives them other defaults.
+# Fields of every language model in transformers; a family only gives them other defaults.
 SPECIAL = {"pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"}
 
 
@@ -137,20 +137,20 @@ def test_every_field_of_a_configuration_is_declared_and_in_its_docstring(name: s
     config_class = family(name).config()
     fields = {field.name for field in dataclasses.fields(config_class)}
     fields -= SPECIAL | {field.name for field in dataclasses.fields(PreTrainedConfig)}
-    about = get_field_specs(config_class)
-    assert fields == about.keys() - SPECIAL
-    for field, each in about.items():
+    specs = get_field_specs(config_class)
+    assert fields == specs.keys() - SPECIAL
+    for field, spec in specs.items():
         text = " ".join(config_class.__doc__.split())
-        assert f" {field}: {each.help}" in text
-        assert each.more in text
+        assert f" {field}: {spec.help}" in text
+        assert spec.more in text
 
 
-def json_types(annotation: Any) -> set[Any]:
-    """The types of a setting as JSON keeps them: choices are strings, and a number may have lost its point."""
+def list_json_types(annotation: Any) -> set[Any]:
+    """Return the types of a setting as JSON keeps them: choices are strings, and a number may have lost its point."""
     if isinstance(annotation, types.UnionType):
-        return set().union(*map(json_types, typing.get_args(annotation)))
+        return set().union(*map(list_json_types, typing.get_args(annotation)))
     if typing.get_origin(annotation) is list:
-        return {(list, *json_types(*typing.get_args(annotation)))}
+        return {(list, *list_json_types(*typing.get_args(annotation)))}
     if annotation is float:
         return {int, float}
     return {str if issubclass(annotation, StrEnum) else annotation}
@@ -158,35 +158,39 @@ def json_types(annotation: Any) -> set[Any]:
 
 @pytest.mark.parametrize("name", OWN_CONFIGS)
 def test_a_configuration_has_the_types_and_defaults_of_the_settings(name: str) -> None:
-    """Where a file without a field means something, the field is never null, though the setting may be."""
+    """Check that a field is never null where a file without it means something, though the setting may be."""
     config_class = family(name).config()
     settings, stored = config_class.settings_class, {field.name: field for field in dataclasses.fields(config_class)}
-    hints, about = typing.get_type_hints(settings), get_field_specs(settings)
-    for field in (each for each in dataclasses.fields(settings) if each.name in about and about[each.name].in_model):
-        here = about[field.name]
-        default = here.hub if here.differs_on_hub else default_of(field)
-        assert default_of(stored[field.name]) == default, field.name
-        nullable = {types.NoneType} if here.differs_on_hub and here.hub is None else set()
-        expected = json_types(hints[field.name]) - ({types.NoneType} if here.differs_on_hub else set()) | nullable
+    hints, specs = typing.get_type_hints(settings), get_field_specs(settings)
+    for field in (
+        candidate
+        for candidate in dataclasses.fields(settings)
+        if candidate.name in specs and specs[candidate.name].in_model
+    ):
+        spec = specs[field.name]
+        default = spec.hub if spec.differs_on_hub else get_default(field)
+        assert get_default(stored[field.name]) == default, field.name
+        nullable = {types.NoneType} if spec.differs_on_hub and spec.hub is None else set()
+        expected = list_json_types(hints[field.name]) - ({types.NoneType} if spec.differs_on_hub else set()) | nullable
         if name in ("early_exit", "routed") and field.name in OF_A_BASE:  # a base need not have it
             expected |= {types.NoneType}
-        assert json_types(stored[field.name].type) == expected, field.name
+        assert list_json_types(stored[field.name].type) == expected, field.name
 
 
-def default_of(field: Any) -> Any:
+def get_default(field: Any) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def test_a_configuration_that_lacks_a_setting_says_so() -> None:
+def test_a_configuration_without_a_setting_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^Other: lacks act_epsilon, .*, which AlbertActSettings declares$"):
 
         class Other(AlbertShape, settings=AlbertActSettings):
             act_penalty: int | float = 0.0
 
 
-def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a_line() -> None:
-    about = get_field_specs(AlbertActSettings)["cap_remainder"]
-    assert format_help(about, choices(AlbertActSettings)["cap_remainder"]) == (
+def test_a_docstring_has_choices_and_explanation_and_the_help_choices_only() -> None:
+    spec = get_field_specs(AlbertActSettings)["cap_remainder"]
+    assert format_help(spec, choices(AlbertActSettings)["cap_remainder"]) == (
         "cost and output weight of a token that reaches L without halting; one of reference, penalty, forced"
     )
     assert "one of reference, penalty, forced. `reference`: no remainder" in " ".join(
@@ -194,13 +198,13 @@ def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a
     )
 
 
-def test_what_a_search_says_of_gates_is_declared_there() -> None:
+def test_gate_settings_of_a_model_are_those_of_the_search() -> None:
     config_class = family("par_xl").config()
-    here, there = get_field_specs(config_class), get_field_specs(SearchConfig)
+    specs, search_specs = get_field_specs(config_class), get_field_specs(SearchConfig)
     for name in ("tau_start", "tau_end", "tau_schedule", "straight_through", "latency_weight"):
-        assert here[name] is there[name]
-    assert here["gate_path"] is there["path"]
-    assert here["clamp_length"] is get_field_specs(ContextConfig)["clamp_length"]
+        assert specs[name] is search_specs[name]
+    assert specs["gate_path"] is search_specs["path"]
+    assert specs["clamp_length"] is get_field_specs(ContextConfig)["clamp_length"]
     assert config_class().gate_path == "soft"
 
 

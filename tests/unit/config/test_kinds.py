@@ -1,4 +1,4 @@
-"""Kinds of data and of predictions: what they name is there, and asks for nothing that it is not told."""
+"""Kinds of data and of predictions: the functions they name exist and need only the arguments they are given."""
 
 from __future__ import annotations
 
@@ -19,43 +19,49 @@ from adadepth.data.registry import LOADERS
 from adadepth.evaluation.scorers import SCORERS
 from adadepth.tasks import import_tasks
 
-TOLD = {
+AVAILABLE_ARGUMENTS = {
     "loader": {"tokenizer", "seed", "cls_tokens", "double_cls_pairs", "classes"},
     "scorer": {"model", "data", "examples", "groups", "dataset", "wants_rows"},
 }
 
 
-def needed(function: Callable[..., Any]) -> set[str]:
-    """The arguments without which a function cannot be called."""
-    return {name for name, each in inspect.signature(function).parameters.items() if each.default is each.empty}
+def list_required_arguments(function: Callable[..., Any]) -> set[str]:
+    """Return the arguments without which a function cannot be called."""
+    return {
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is parameter.empty
+    }
 
 
 def find_loader(settings: type) -> Callable[..., Any]:
-    """The loader of a built-in type, or of the type that it extends."""
+    """Return the loader of a built-in type, or of the type that it extends."""
     return next(LOADERS[base] for base in settings.__mro__ if base in LOADERS)
 
 
-def test_every_kind_has_a_loader_that_takes_what_it_is_told() -> None:
+def test_every_kind_has_a_loader_of_known_arguments() -> None:
     for name, kind in KINDS.items():
-        first, *others = inspect.signature(find_loader(kind.settings)).parameters
+        first, *rest = inspect.signature(find_loader(kind.settings)).parameters
         assert first == "dataset", name
         if kind.problem is not None:
-            assert needed(find_loader(kind.settings)) <= {"dataset", *TOLD["loader"]}, name
-            assert set(others) <= TOLD["loader"], name
+            assert list_required_arguments(find_loader(kind.settings)) <= {"dataset", *AVAILABLE_ARGUMENTS["loader"]}, (
+                name
+            )
+            assert set(rest) <= AVAILABLE_ARGUMENTS["loader"], name
 
 
-def test_every_problem_has_a_scorer_that_takes_what_it_is_told() -> None:
+def test_every_problem_has_a_scorer_of_known_arguments() -> None:
     assert set(SCORERS) == {*PREDICTED, None}
     for problem in PREDICTED:
-        assert set(inspect.signature(SCORERS[problem]).parameters) <= TOLD["scorer"], problem
+        assert set(inspect.signature(SCORERS[problem]).parameters) <= AVAILABLE_ARGUMENTS["scorer"], problem
 
 
-def test_every_kind_but_the_mazes_and_sudokus_of_paths_is_checked() -> None:
-    unchecked = {name for name, kind in KINDS.items() if check_dataset.dispatch(kind.settings) is default_check()}
+def test_every_kind_except_mazes_and_sudokus_of_paths_is_checked() -> None:
+    unchecked = {name for name, kind in KINDS.items() if check_dataset.dispatch(kind.settings) is get_default_check()}
     assert unchecked == {"maze_path_task", "sudoku_task"}
 
 
-def default_check() -> Callable[..., Any]:
+def get_default_check() -> Callable[..., Any]:
     return check_dataset.dispatch(object)
 
 
@@ -64,7 +70,7 @@ def test_every_task_of_the_core_has_its_functions() -> None:
     assert all(callable(functions.train) for functions in import_tasks().values())
 
 
-def test_what_is_predicted_follows_from_the_settings() -> None:
+def test_the_problem_follows_from_the_settings() -> None:
     @dataclass
     class OfAPackage(TaggingConfig):
         """Extends a kind, and is of it."""
@@ -77,7 +83,7 @@ def test_what_is_predicted_follows_from_the_settings() -> None:
     assert get_kind(OfAPackage()) is KINDS["tagging"]
 
 
-def test_a_function_is_told_what_its_arguments_name() -> None:
+def test_a_function_gets_the_values_that_its_arguments_name() -> None:
     assert call_accepting(pow, 2, exp=5, seed=1) == 32
     with pytest.raises(TypeError, match="missing"):
         call_accepting(pow, 2, seed=1)

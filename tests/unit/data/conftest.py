@@ -6,7 +6,7 @@ import pytest
 
 from adadepth.data import RunData, load_pretraining_data
 
-from .support import local_config, small_tokenizer, write_corpus
+from .support import make_corpus_config, make_tokenizer_config, write_corpus
 
 
 @pytest.fixture(scope="package")
@@ -21,4 +21,4 @@ def corpus(workspace: Path) -> Path:
 
 @pytest.fixture(scope="package")
 def data(workspace: Path, corpus: Path) -> RunData:
-    return load_pretraining_data(local_config(corpus, workspace / "cache"), small_tokenizer(), seed=3)
+    return load_pretraining_data(make_corpus_config(corpus, workspace / "cache"), make_tokenizer_config(), seed=3)

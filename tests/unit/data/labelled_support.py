@@ -1,4 +1,4 @@
-"""Small labelled tables in every format, and shortcuts shared by the tests of labelled data."""
+"""Small labelled tables in every format, and helpers shared by the tests of labelled data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adadepth.data import RunData, load_labelled_data
 Row = dict[str, Any]
 
 
-def rows_of_pairs(count: int, first: int = 0) -> list[Row]:
+def make_pair_rows(count: int, first: int = 0) -> list[Row]:
     """Return pairs of different lengths with the classes 0 and 1, some with quotes, tabs and line ends kept out."""
     return [
         {
@@ -51,7 +51,7 @@ def write_splits(folder: Path, suffix: str = "jsonl", **splits: list[Row]) -> Pa
     return folder
 
 
-def config(path: Any, cache: Path, **changes: Any) -> LabelledConfig:
+def make_labelled_config(path: Any, cache: Path, **changes: Any) -> LabelledConfig:
     settings: dict[str, Any] = {
         "name": "pairs", "source": Source.local, "path": path if isinstance(path, dict) else str(path),
         "text_columns": ["premise", "hypothesis"], "cache_dir": str(cache), "sequence_length": 64,

@@ -1,4 +1,4 @@
-"""Lines of a small text as a stream, and how many rows of it are read."""
+"""Lines of a small text as a stream, and the numbers of its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINES = [f"{'The' if n % 3 else 'A'} cat number {n} sat  down ." * (n % 4) for n
 ROWS = {"train_rows": 2, "evaluation_rows": 1}
 
 
-def stream_config(folder: Path, **changes: Any) -> StreamConfig:
+def make_stream_config(folder: Path, **changes: Any) -> StreamConfig:
     if "source" not in changes:
         (folder / "text.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
         changes = {"source": Source.local, "path": str(folder / "text.txt"), **changes}

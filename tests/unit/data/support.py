@@ -1,4 +1,4 @@
-"""A small corpus and shortcuts shared by the tests of the data package."""
+"""Small corpus and helpers shared by the tests of the data package."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def write_corpus(folder: Path, documents: int = 40, name: str = "corpus.txt") ->
     return file
 
 
-def flat(lists: Iterable[Iterable[Any]]) -> list[Any]:
+def flatten(lists: Iterable[Iterable[Any]]) -> list[Any]:
     return list(chain.from_iterable(lists))
 
 
-def local_config(path: Any, cache: Path, **changes: Any) -> CorpusConfig:
+def make_corpus_config(path: Any, cache: Path, **changes: Any) -> CorpusConfig:
     settings = {"name": "test", "source": Source.local, "path": str(path), "cache_dir": str(cache),
                 "sequence_length": 32, "evaluation_fraction": 0.2}  # fmt: skip
     return CorpusConfig(**{**settings, **changes})
 
 
-def small_tokenizer() -> TokenizerConfig:
+def make_tokenizer_config() -> TokenizerConfig:
     return TokenizerConfig(vocab_size=60)
 
 
-def plain_vocabulary(size: int = 1000, word_every: int = 1) -> Vocabulary:
-    """Ids 0..4 are pad, unk, cls, sep and mask; of the others every ``word_every``-th begins a word."""
+def make_vocabulary(size: int = 1000, word_every: int = 1) -> Vocabulary:
+    """Return ids of which 0..4 are pad, unk, cls, sep and mask; of the others every ``word_every``-th begins a word."""
     ordinary = np.arange(5, size)
     rank = np.full(size, -1)
     rank[ordinary] = np.arange(len(ordinary))
@@ -58,6 +58,6 @@ def plain_vocabulary(size: int = 1000, word_every: int = 1) -> Vocabulary:
 __all__ = ["CorpusConfig", "MaskingConfig", "Separator", "Source", "TokenizerConfig"]
 
 
-def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Whether two examples have the same fields with the same values."""
+def is_same_example(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Return whether two examples have the same fields with the same values."""
     return first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)

@@ -1,4 +1,4 @@
-"""Named arrays on disk: what is appended in parts is read as a whole, and older folders are told of."""
+"""Named arrays on disk, appended in parts and read as a whole."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_parts_are_read_as_one_array(
             writer.append(flat=first, rows=part, sums=first, sums_of_rows=part)
     before = np.concatenate([np.zeros((1, 3), np.int64), rows.cumsum(axis=0)])
     expected = {"flat": rows[:, 0].astype(np.uint16), "rows": rows.astype(np.int32), "sums": before[:, 0]}
-    found = open_arrays(folder)
-    assert found.keys() == kinds.keys()
+    arrays = open_arrays(folder)
+    assert arrays.keys() == kinds.keys()
     for name, values in {**expected, "sums_of_rows": before}.items():
-        assert (found[name].dtype, found[name].shape) == (values.dtype, values.shape)
-        np.testing.assert_array_equal(found[name], values)
+        assert (arrays[name].dtype, arrays[name].shape) == (values.dtype, values.shape)
+        np.testing.assert_array_equal(arrays[name], values)
         np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), values)
 
 
@@ -57,7 +57,7 @@ def test_arrays_are_mapped_and_cannot_be_written_to(tmp_path: Path) -> None:
         ids[0] = 1
 
 
-def test_memory_does_not_grow_with_what_is_written(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_written_arrays(tmp_path: Path) -> None:
     part = np.zeros(2**16, np.int64)
     tracemalloc.start()
     with ArrayWriter(tmp_path, {"ids": np.int64}) as writer:
@@ -74,7 +74,7 @@ def test_an_id_beyond_its_type_is_refused(tmp_path: Path) -> None:
         writer.append(ids=[2**16])
 
 
-def test_a_view_travels_as_its_folder_and_from_memory_as_it_is(tmp_path: Path) -> None:
+def test_a_view_of_a_file_is_pickled_as_its_folder(tmp_path: Path) -> None:
     write_pair(tmp_path)
     stored = Pair.open(tmp_path)
     in_memory = Pair(np.arange(3), np.array([0, 3]))
@@ -87,14 +87,14 @@ def test_a_view_travels_as_its_folder_and_from_memory_as_it_is(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("size", [0, 60, 130])
-def test_a_cut_file_is_named(tmp_path: Path, size: int) -> None:
+def test_a_truncated_file_is_named(tmp_path: Path, size: int) -> None:
     write_pair(tmp_path)
     os.truncate(tmp_path / "ids.npy", size)
     with pytest.raises(ValueError, match=r"^ids\.npy is truncated or not an array$"):
         open_arrays(tmp_path)
 
 
-def test_an_array_to_be_filled_is_zeros_that_take_no_space(tmp_path: Path) -> None:
+def test_an_unfilled_array_is_zeros_without_disk_space(tmp_path: Path) -> None:
     create_array(tmp_path, "states", np.int16, (2**20, 8))
     assert (tmp_path / "states.npy").stat().st_blocks * 512 < 2**20
     states = open_arrays(tmp_path)["states"]

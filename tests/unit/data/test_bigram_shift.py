@@ -1,3 +1,5 @@
+"""Bigram shift: sentences in their order and with two words swapped."""
+
 from __future__ import annotations
 
 import pickle
@@ -18,7 +20,7 @@ from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
 from adadepth.tasks.budgets import split_into_halves
 
-from .support import same
+from .support import is_same_example
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +39,19 @@ def data(cache: Path) -> RunData:
     return load(cache)
 
 
-def words_of(data: RunData, example: dict[str, Any]) -> list[str]:
+def decode_words(data: RunData, example: dict[str, Any]) -> list[str]:
     assert data.tokenizer is not None
     pieces = data.tokenizer.convert_ids_to_tokens(example["input_ids"][2:-1])
     return "".join(pieces).replace("▁", " ").split()
 
 
-def test_every_sentence_is_there_as_it_is_and_shifted(data: RunData) -> None:
+def test_every_sentence_occurs_original_and_shifted(data: RunData) -> None:
     for examples in (data.train, data.evaluation["validation"]):
         for index in range(0, 200, 2):
             original, shifted = examples[index], examples[index + 1]
             assert (original["label"], shifted["label"]) == (0, 1)
             assert (original["index"], shifted["index"]) == (index, index + 1)
-            before, after = words_of(data, original), words_of(data, shifted)
+            before, after = decode_words(data, original), decode_words(data, shifted)
             assert before != after
             assert Counter(before) == Counter(after)
             moved = sum(a != b for a, b in zip(before, after, strict=True))
@@ -58,7 +60,7 @@ def test_every_sentence_is_there_as_it_is_and_shifted(data: RunData) -> None:
             assert original["difficulty"] == 3
 
 
-def test_every_difficulty_is_as_likely(data: RunData) -> None:
+def test_difficulties_are_equally_likely(data: RunData) -> None:
     counts = Counter(data.train[(0, index)]["difficulty"] for index in range(1, len(data.train), 2))
     shares = [counts[difficulty] / sum(counts.values()) for difficulty in range(len(SHARES))]
     assert shares == pytest.approx([1 / 3] * 3, abs=0.05)
@@ -71,13 +73,13 @@ def test_examples_are_pure_functions_of_seed_epoch_and_index(data: RunData, cach
     for index in (41, 1, 2001):
         first = data.train[(2, index)]
         data.train[(0, 3)]
-        assert same(first, again.train[(2, index)])
-        fresh += not same(first, data.train[(3, index)])
-        fresh += not same(first, other.train[(2, index)])
-        assert same(data.train[(2, index - 1)], other.train[(5, index - 1)])
-        assert same(data.evaluation["validation"][index % 300], other.evaluation["validation"][index % 300])
+        assert is_same_example(first, again.train[(2, index)])
+        fresh += not is_same_example(first, data.train[(3, index)])
+        fresh += not is_same_example(first, other.train[(2, index)])
+        assert is_same_example(data.train[(2, index - 1)], other.train[(5, index - 1)])
+        assert is_same_example(data.evaluation["validation"][index % 300], other.evaluation["validation"][index % 300])
     assert fresh >= 5
-    assert same(pickle.loads(pickle.dumps(data.train))[(2, 41)], data.train[(2, 41)])
+    assert is_same_example(pickle.loads(pickle.dumps(data.train))[(2, 41)], data.train[(2, 41)])
 
 
 def test_held_out_sentences_are_in_no_training_document(data: RunData) -> None:
@@ -89,7 +91,7 @@ def test_held_out_sentences_are_in_no_training_document(data: RunData) -> None:
         assert 0.97 * len(texts) < summary["sentences"] <= len(texts)  # without those of repeated words
         assert summary["examples"] == 2 * summary["sentences"]
     both = [
-        {" ".join(words_of(data, examples[index])) for index in range(0, len(examples), 2)}
+        {" ".join(decode_words(data, examples[index])) for index in range(0, len(examples), 2)}
         for examples in (data.train, data.evaluation["validation"])
     ]
     assert not both[0] & both[1]
@@ -97,13 +99,13 @@ def test_held_out_sentences_are_in_no_training_document(data: RunData) -> None:
 
 @pytest.mark.slow
 def test_fewer_examples_stay_balanced(cache: Path) -> None:
-    found = load(cache, max_train_examples=100, max_evaluation_examples=31)
-    assert (len(found.train), len(found.evaluation["validation"])) == (100, 30)
-    batch = found.collate([found.train[(0, index)] for index in range(100)])
+    small = load(cache, max_train_examples=100, max_evaluation_examples=31)
+    assert (len(small.train), len(small.evaluation["validation"])) == (100, 30)
+    batch = small.collate([small.train[(0, index)] for index in range(100)])
     assert batch["labels"].sum() == 50
     assert len(set(batch["index"].tolist())) == 100
     assert (batch["input_ids"][:, :2] == batch["input_ids"][0, 0]).all()  # the second [CLS]
-    assert (found.labels, found.has_difficulty) == (("original", "shifted"), True)
+    assert (small.labels, small.has_difficulty) == (("original", "shifted"), True)
 
 
 @given(st.integers(2, 30), st.integers(0, 1000), st.data())
@@ -116,20 +118,20 @@ def test_pairs_do_not_overlap(words: int, seed: int, data: st.DataObject) -> Non
     assert all(later - first >= 2 for first, later in pairwise(firsts))
 
 
-def test_every_choice_of_pairs_is_as_likely() -> None:
+def test_choices_of_pairs_are_equally_likely() -> None:
     generator = np.random.default_rng(0)
     counts = Counter(tuple(draw_pairs(6, 2, generator)) for _ in range(6000))
     assert sorted(counts) == [(0, 2), (0, 3), (0, 4), (1, 3), (1, 4), (2, 4)]
     assert all(abs(count - 1000) < 5 * 29 for count in counts.values())
 
 
-def test_swapping() -> None:
+def test_pairs_of_words_are_swapped() -> None:
     words = [np.array([number]) for number in range(6)]
     assert [int(word[0]) for word in swap(words, [0, 3])] == [1, 0, 2, 4, 3, 5]
     assert [int(word[0]) for word in words] == list(range(6))
 
 
-def test_sentences_without_a_use_are_left_out() -> None:
+def test_unusable_sentences_are_left_out() -> None:
     documents = [
         "Too short here. This sentence is long enough now.",
         "This sentence is long enough now.\n" + "a b " * 15,
@@ -137,23 +139,23 @@ def test_sentences_without_a_use_are_left_out() -> None:
     assert select_sentences(documents) == ["This sentence is long enough now."]
 
 
-def test_no_sentence_is_cut(cache: Path, data: RunData) -> None:
-    found = load(cache, sequence_length=40)
-    assert 0 < len(found.train) < len(data.train)
-    lengths = {len(found.train[index]["input_ids"]) for index in range(len(found.train))}
+def test_no_sentence_is_truncated(cache: Path, data: RunData) -> None:
+    small = load(cache, sequence_length=40)
+    assert 0 < len(small.train) < len(data.train)
+    lengths = {len(small.train[index]["input_ids"]) for index in range(len(small.train))}
     assert max(lengths) == 40
     with pytest.raises(DataError, match=r"sequence_length=8: all sentences are longer"):
         load(cache, sequence_length=8)
 
 
 def test_both_halves_have_both_classes_and_no_sentence_in_common(data: RunData) -> None:
-    """Every second example is of one class, so halves are drawn, and a sentence's two versions stay together."""
+    """Draw halves, since every second example is of one class; a sentence's two versions stay together."""
     (examples,) = data.evaluation.values()
     labels, rows = [], []
     for half in split_into_halves(examples):
-        found = [half[position] for position in range(len(half))]
-        labels.append(np.mean([example["label"] for example in found]))
-        rows.append({example["index"] // 2 for example in found})
+        half_examples = [half[position] for position in range(len(half))]
+        labels.append(np.mean([example["label"] for example in half_examples]))
+        rows.append({example["index"] // 2 for example in half_examples})
     assert labels == [0.5, 0.5]
     assert not rows[0] & rows[1]
     assert abs(len(rows[0]) - len(rows[1])) <= 1

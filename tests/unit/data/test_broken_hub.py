@@ -1,4 +1,4 @@
-"""A hub that breaks off, says something else or nothing: one line, and nothing half in the cache."""
+"""Broken connections to the hub: one-line errors, and no incomplete file in the cache."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[_Hub]:
         ("tokenizer", "breaks off later"),  # its library tries for ten seconds
     ],
 )
-def test_a_hub_that_fails_is_one_line(hub: _Hub, behaviour: str, kind: str, tmp_path: Path) -> None:
+def test_a_failing_hub_is_a_one_line_error(hub: _Hub, behaviour: str, kind: str, tmp_path: Path) -> None:
     hub.behaviour = behaviour
     entry: dict[str, Any] = {"path": "someone/something"}
     with pytest.raises(DataError, match=r"someone/something") as caught:

@@ -1,4 +1,4 @@
-"""Pointers in causal order: every node lies behind the one it points to, which is as far back as it says."""
+"""Pointers in causal order: every node lies behind the one it points to, at the distance it names."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from adadepth.data import load_labelled_data
 FEW = {"max_evaluation_examples": 40, "train_examples": 400}
 
 
-def test_pointers_lead_back() -> None:
+def test_pointers_lead_to_earlier_nodes() -> None:
     data = load_labelled_data(HopsConfig(name="hops_causal", causal=True, **FEW), TokenizerConfig(), 0)
     sets = {"train": data.train, **data.evaluation}
     ranges, seen = {"train": (0, 5), "inside": (0, 5), "beyond": (6, 7)}, {name: [0] * 8 for name in sets}
@@ -23,8 +23,8 @@ def test_pointers_lead_back() -> None:
                     back = int(symbols[node].removeprefix("<"))
                     assert 1 <= back <= node
                     node, hops = node - back, hops + 1
-                wanted = data.labels.index(symbols[node]) if low <= hops <= high else -100
-                assert (example["labels"][start], example["difficulties"][start]) == (wanted, hops)
+                expected = data.labels.index(symbols[node]) if low <= hops <= high else -100
+                assert (example["labels"][start], example["difficulties"][start]) == (expected, hops)
                 seen[name][hops] += 1
     assert min(seen["inside"][:6]) > 0.5 * max(seen["inside"])
     assert min(seen["beyond"]) > 0.5 * max(seen["beyond"])
@@ -44,10 +44,10 @@ def test_natural_pointers_lead_to_any_earlier_node_or_colour() -> None:
             before = node - int(symbol.removeprefix("<")) if symbol.startswith("<") else None
             colours.append(symbol if before is None else colours[before])
             hops.append(0 if before is None else hops[before] + 1)
-        wanted = [
+        expected = [
             data.labels.index(colour) if count <= 5 else -100 for colour, count in zip(colours, hops, strict=True)
         ]
-        assert (example["labels"].tolist(), example["difficulties"].tolist()) == (wanted, hops)
+        assert (example["labels"].tolist(), example["difficulties"].tolist()) == (expected, hops)
     assert set(seen) == {*(f"<{back}" for back in range(1, 9)), *data.labels}
     assert 18 < min(seen.values()) <= max(seen.values()) < 60  # 36 of each, and five deviations
     beyond = [data.evaluation["beyond"][number] for number in range(40)]

@@ -1,4 +1,4 @@
-"""Labels are classes by name; a number is a place in a list where that is declared, or nothing else is possible."""
+"""Labels as classes by name; a number is an index only where an order is declared or nothing else is possible."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.marks_support import quick_one_in
 SMALL = TokenizerConfig(vocab_size=40)
 
 
-def dataset(path: Any, **changes: Any) -> LabelledConfig:
-    """Settings of a table in the columns `text` and `label`, with its cache beside it."""
+def make_dataset(path: Any, **changes: Any) -> LabelledConfig:
+    """Return settings of a table in the columns `text` and `label`, with its cache beside it."""
     cache = Path(path["train"] if isinstance(path, dict) else path).parent / "cache"
     settings: dict[str, Any] = {
         "name": "table", "source": Source.local, "path": path if isinstance(path, dict) else str(path),
@@ -67,62 +67,62 @@ def read_names(data: RunData, split: str = "train") -> list[Any]:
     ["1", "2", "3", "4", "5", "n/a"], ["10", "2", "other"], ["0", "1", "x"], ["2", "1", "O", "2"], ["01", "1", "0x1"],
     ["nan", "de", "nan"], ["1.5", "2", "other"][1:], ["-1", "0", "none"],
 ]))  # fmt: skip
-def test_a_number_that_is_a_name_is_that_class(tmp_path: Path, labels: list[str]) -> None:
-    data = load(dataset(write_csv(tmp_path / "in", labels)))
+def test_a_number_that_is_a_class_name_is_that_class(tmp_path: Path, labels: list[str]) -> None:
+    data = load(make_dataset(write_csv(tmp_path / "in", labels)))
     assert read_names(data) == read_names(data, "validation") == labels
 
 
 @pytest.mark.parametrize("order", [["3", "other", "2"], ["other", "2", "3"]])
-def test_a_number_that_is_a_name_is_that_class_among_configured_names(tmp_path: Path, order: list[str]) -> None:
+def test_a_number_that_is_a_configured_name_is_that_class(tmp_path: Path, order: list[str]) -> None:
     path = write_csv(tmp_path / "in", ["2", "3", "other"], ["3", "2", "3"])
-    data = load(dataset(path, labels=order))
+    data = load(make_dataset(path, labels=order))
     assert data.labels == tuple(order)
     assert read_names(data) == ["2", "3", "other"]
     assert read_names(data, "validation") == ["3", "2", "3"]
 
 
-def test_names_and_places_are_not_mixed_in_a_column(tmp_path: Path) -> None:
+def test_names_and_indices_are_not_mixed_in_a_column(tmp_path: Path) -> None:
     for labels, wrong in ((["pos", "0", "neg"], "0"), (["1", "neg", "pos"], "1")):
         with pytest.raises(DataError, match=f"has the label '{wrong}'; allowed are neg, pos; numbers are indices in"):
-            load(dataset(write_csv(tmp_path / "in", labels), labels=["neg", "pos"]))
+            load(make_dataset(write_csv(tmp_path / "in", labels), labels=["neg", "pos"]))
 
 
-def test_places_need_an_order_that_somebody_chose(tmp_path: Path) -> None:
+def test_indices_need_a_declared_order(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "in", ["pos", "neg"], ["0", "1"])
     with pytest.raises(DataError, match=r"dataset.path=\S+validation.csv, line 2 has the label '0'; .* neg, pos"):
-        load(dataset(path))
+        load(make_dataset(path))
     with pytest.raises(DataError, match=r"validation.csv, line 2 has the label '0'"):
-        load(dataset(path, labels=["pos", "neg"]))
+        load(make_dataset(path, labels=["pos", "neg"]))
 
 
-def test_numbers_beside_names_are_places_and_this_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_numbers_beside_names_are_indices_with_a_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    data = load(dataset(write_csv(tmp_path / "in", ["1", "0", "1.0"]), labels=["neg", "pos"]))
+    data = load(make_dataset(write_csv(tmp_path / "in", ["1", "0", "1.0"]), labels=["neg", "pos"]))
     assert read_names(data) == ["pos", "neg", "pos"]
     assert any("integers are indices in the list: 0 is neg, 1 is pos" in message for message in caplog.messages)
 
 
-def test_true_and_false_are_no_places(tmp_path: Path) -> None:
+def test_true_and_false_are_not_indices(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for split in ("train", "validation"):
         table = pa.table({"text": ["a", "b", "c"], "label": [True, False, True]})
         parquet.write_table(table, folder / f"{split}.parquet")
     for order in (["True", "False"], ["false", "true"]):
-        data = load(dataset(folder, labels=order))
+        data = load(make_dataset(folder, labels=order))
         assert [name.lower() for name in read_names(data)] == ["true", "false", "true"]
-    assert load(dataset(folder)).labels == ("0", "1")
+    assert load(make_dataset(folder)).labels == ("0", "1")
 
 
-def test_names_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = load(dataset(write_csv(tmp_path / "in", ["Pos", "pos", "neg", "neg\u00a0", " neg"])))
+def test_similar_names_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = load(make_dataset(write_csv(tmp_path / "in", ["Pos", "pos", "neg", "neg\u00a0", " neg"])))
     assert read_names(data) == ["Pos", "pos", "neg", "neg", "neg"]
     assert any("'Pos' and 'pos' differ only by case or Unicode form" in message for message in caplog.messages)
     assert any("surrounding white space are merged: neg" in message for message in caplog.messages)
 
 
 def test_the_order_of_equal_numbers_is_fixed(tmp_path: Path) -> None:
-    assert load(dataset(write_csv(tmp_path / "in", ["1", "01", "001", "0", "2"]))).labels == (
+    assert load(make_dataset(write_csv(tmp_path / "in", ["1", "01", "001", "0", "2"]))).labels == (
         "0",
         "001",
         "01",
@@ -153,7 +153,7 @@ def test_a_declared_number_is_the_index(tmp_path: Path, names: list[str], kind: 
         path = {split: str(next(path.glob("*.arrow"))) for split in ("train", "validation")}
     else:
         write_declared(path, numbers, ClassLabel(names=names))
-    config = dataset(path)
+    config = make_dataset(path)
     if kind == "hub":
         config.source, config.path, config.hub = Source.hub, None, HubTable(str(path))
     data = load(config)
@@ -164,17 +164,17 @@ def test_a_declared_number_is_the_index(tmp_path: Path, names: list[str], kind: 
 def test_declared_and_configured_names_are_matched_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     path = write_declared(tmp_path / "in", [0, 1, 1], ClassLabel(names=["neg", "pos"]))
-    assert read_names(load(dataset(path, labels=["pos", "neg"]))) == ["neg", "pos", "pos"]
-    assert read_names(load(dataset(path, labels=["bad", "good"]))) == ["bad", "good", "good"]
+    assert read_names(load(make_dataset(path, labels=["pos", "neg"]))) == ["neg", "pos", "pos"]
+    assert read_names(load(make_dataset(path, labels=["bad", "good"]))) == ["bad", "good", "good"]
     assert any("declares neg, pos, renamed to bad, good, in this order" in message for message in caplog.messages)
     with pytest.raises(DataError, match="has the label 0; the data contain 'neg'; allowed are good, pos"):
-        load(dataset(path, labels=["good", "pos"]))
+        load(make_dataset(path, labels=["good", "pos"]))
 
 
-def test_what_is_declared_for_rows_without_a_label_is_no_class(tmp_path: Path) -> None:
+def test_the_declared_name_of_missing_labels_is_no_class(tmp_path: Path) -> None:
     path = write_declared(tmp_path / "in", [0, 1, -1], ClassLabel(names=["neg", "pos"]))
     with pytest.raises(DataError, match=r", row 2 has the label -1; allowed are neg, pos"):
-        load(dataset(path))
+        load(make_dataset(path))
 
 
 def test_only_one_split_declares_its_classes(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_only_one_split_declares_its_classes(tmp_path: Path) -> None:
     (path / "validation.parquet").unlink()
     for labels, expected in ((["neg", "pos"], ["neg", "pos"]), (["0", "1"], ["pos", "neg"])):
         (path / "validation.csv").write_text("text,label\n" + "".join(f"some,{label}\n" for label in labels))
-        data = load(dataset(path))
+        data = load(make_dataset(path))
         assert read_names(data) == ["pos", "neg", "neg"]
         assert read_names(data, "validation") == expected
 
@@ -190,12 +190,12 @@ def test_only_one_split_declares_its_classes(tmp_path: Path) -> None:
 def test_declared_lists_of_several_labels(tmp_path: Path) -> None:
     names = ["100163", "100168", "0"]
     path = write_declared(tmp_path / "in", [[0, 2], [], [1]], Sequence(ClassLabel(names=names)))
-    data = load(dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
+    data = load(make_dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
     assert read_names(data) == [{"100163", "0"}, set(), {"100168"}]
 
 
-def test_tags(tmp_path: Path) -> None:
-    """Numbers among tags are tags, and declared ones are indices."""
+def test_numbers_among_tags_are_tags_and_declared_ones_indices(tmp_path: Path) -> None:
+    """Read numbers among tags as tags, and declared ones as indices."""
     folder = tmp_path / "in"
     folder.mkdir()
 
@@ -223,7 +223,7 @@ def test_tags(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", quick_one_in(3, [["1", "2"], ["0", "1"], ["A", "B"]]))
-def test_the_number_of_an_ending_that_is_declared(tmp_path: Path, names: list[str]) -> None:
+def test_the_declared_number_of_an_ending_is_its_index(tmp_path: Path, names: list[str]) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     table = Dataset.from_dict({"sent1": ["a"] * 2, "a": ["b"] * 2, "b": ["c"] * 2, "label": [0, 1]})
@@ -245,9 +245,11 @@ LISTS = [
 ]  # fmt: skip
 
 
-def test_lists_that_are_texts(tmp_path: Path) -> None:
+def test_texts_of_lists_are_parsed(tmp_path: Path) -> None:
     cells = ['"' + cell.replace('"', '""') + '"' for cell, _ in LISTS]
-    data = load(dataset(write_csv(tmp_path / "in", cells), problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
+    data = load(
+        make_dataset(write_csv(tmp_path / "in", cells), problem=SequenceProblem.multi_label, metrics=["micro_f1"])
+    )
     assert read_names(data) == [expected for _, expected in LISTS]
 
 
@@ -255,7 +257,7 @@ def test_lists_that_are_texts(tmp_path: Path) -> None:
 def test_brackets_without_a_list_are_refused(tmp_path: Path, cell: str) -> None:
     path = write_csv(tmp_path / "in", ["x", f'"{cell}"', "y"])
     with pytest.raises(DataError, match=r", line 3 has the labels .*, which is not a list; write \['a', 'b'\]"):
-        load(dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
+        load(make_dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
 
 
 # --- types of columns
@@ -267,7 +269,7 @@ def test_brackets_without_a_list_are_refused(tmp_path: Path, cell: str) -> None:
     pa.array([True, False, True]), pa.array([1, 0, 1], pa.int16()).dictionary_encode(),
 ]))  # fmt: skip
 @pytest.mark.parametrize("kind", quick_one_in(2, ["parquet", "stream.arrow", "file.arrow"]))
-def test_types_of_label_columns(tmp_path: Path, column: pa.Array, kind: str) -> None:
+def test_label_columns_of_every_type(tmp_path: Path, column: pa.Array, kind: str) -> None:
     table = pa.table({"text": pa.array(["one", "two", "three"]).dictionary_encode(), "label": column})
     file = tmp_path / f"train.{kind}"
     if kind == "parquet":
@@ -280,7 +282,7 @@ def test_types_of_label_columns(tmp_path: Path, column: pa.Array, kind: str) -> 
             writer.write_table(table)
     (batch,) = open_file_table("dataset.path", file).batches()
     assert batch["label"] == column.to_pylist()
-    data = load(dataset({"train": str(file), "validation": str(file)}))
+    data = load(make_dataset({"train": str(file), "validation": str(file)}))
     assert [data.train[(0, index)]["label"] for index in range(3)] == [1, 0, 1]
 
 
@@ -293,7 +295,7 @@ def test_a_row_without_a_label_is_named(tmp_path: Path, labels: list[Any]) -> No
     for split in ("train", "validation"):
         parquet.write_table(pa.table({"text": ["some"] * 3, "label": labels}), folder / f"{split}.parquet")
     with pytest.raises(DataError, match=r"^dataset.label_column=label: \S+train.parquet, row 1 has the label"):
-        load(dataset(folder))
+        load(make_dataset(folder))
 
 
 def test_parts_that_declare_different_classes_are_refused(tmp_path: Path) -> None:
@@ -303,18 +305,18 @@ def test_parts_that_declare_different_classes_are_refused(tmp_path: Path) -> Non
         table = Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}).cast_column("label", ClassLabel(names=names))
         table.to_parquet(str(folder / f"train-0000{part}-of-00002.parquet"))
     with pytest.raises(DataError, match=r"train-00001-of-00002.parquet: its declared classes differ from those of"):
-        load(dataset(folder))
+        load(make_dataset(folder))
 
 
-def test_a_row_is_named_by_its_own_part(tmp_path: Path) -> None:
+def test_a_row_is_named_with_its_part(tmp_path: Path) -> None:
     folder = write_csv(tmp_path / "in", ["a", "b"])
     (folder / "train.csv").rename(folder / "train-00000-of-00002.csv")
     (folder / "train-00001-of-00002.csv").write_text("text,label\nx,a\ny,\n")
     with pytest.raises(DataError, match=r"\S+train-00001-of-00002.csv, line 3 has the label ''"):
-        load(dataset(folder))
+        load(make_dataset(folder))
 
 
-def test_declared_values_are_kept(tmp_path: Path) -> None:
-    """A column without classes in a file with declared ones is read by its values."""
+def test_values_beside_declared_classes_are_unchanged(tmp_path: Path) -> None:
+    """Read a column without classes by its values, in a file with declared ones."""
     path = write_declared(tmp_path / "in", ["b", "a"], Value("string"))
-    assert read_names(load(dataset(path))) == ["b", "a"]
+    assert read_names(load(make_dataset(path))) == ["b", "a"]

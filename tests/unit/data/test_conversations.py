@@ -1,4 +1,4 @@
-"""Which tokens of a conversation are predicted, and which keys of a row are read."""
+"""Conversations: which tokens are predicted, and which keys of a row are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adadepth.config.data import ChatConfig
 from adadepth.data.streams.conversations import encode_conversation, load_conversations
 from adadepth.errors import DataError
 
-# Pieces as of Llama 3: a space goes with the word that follows, and line breaks go together.
+# Pieces like those of Llama 3: a space belongs to the word that follows, and line breaks stay together.
 PIECES = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 TURN = "{% for m in messages %}"
 ANSWER = "{% generation %}{{ m['content'] + '<|end|>\n' }}{% endgeneration %}"
@@ -33,7 +33,7 @@ CHATML = (
 
 @cache
 def build_tokenizer(trims: bool = False) -> Any:
-    """A byte-level tokenizer whose tokens cross the borders of answers."""
+    """Return a byte-level tokenizer whose tokens cross the borders of answers."""
     words = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PIECES), "isolated")
     words.pre_tokenizer = pre_tokenizers.Sequence(
@@ -51,7 +51,7 @@ def build_tokenizer(trims: bool = False) -> Any:
 
 
 def encode(template: str, messages: list[dict[str, Any]], trims: bool = False, **options: Any) -> tuple[Any, Any]:
-    """Return our labels and transformers' mask of the assistant."""
+    """Return the labels of this package and transformers' mask of the assistant."""
     words = build_tokenizer(trims)
     words.chat_template = template
     ids, labels, _ = encode_conversation(messages, words, "words", 10_000, options)
@@ -68,13 +68,17 @@ MESSAGES = st.lists(
 
 @st.composite
 def draw_templates(draw: st.DrawFn) -> str:
-    """A template that writes headers, contents and ends, and marks answers; some trim, some have no prompt."""
+    """Draw a template that writes headers, contents and ends, and marks answers; some trim, some have no prompt."""
     pieces = st.sampled_from(["<|start|>", "\n", " ", ": ", ":", "Assistant: ", "user\n", "[", "\n\n", ""])
     header, end, prefix = draw(pieces), draw(pieces), draw(pieces)
     role = draw(st.sampled_from([" + m['role']", ""]))
     content = draw(st.sampled_from(["m['content']", "m['content'] | trim", "' ' + m['content']"]))
-    own = f"{header!r} + 'assistant'" if role else f"{header!r}"
-    prompt = f"{{% if add_generation_prompt %}}{{{{ {own} + {end!r} }}}}{{% endif %}}" if draw(st.booleans()) else ""
+    assistant_header = f"{header!r} + 'assistant'" if role else f"{header!r}"
+    prompt = (
+        f"{{% if add_generation_prompt %}}{{{{ {assistant_header} + {end!r} }}}}{{% endif %}}"
+        if draw(st.booleans())
+        else ""
+    )
     written = f"({content}) + '<|end|>' + {draw(pieces)!r}"
     return (
         f"{{{{ {prefix!r} }}}}{TURN}{{{{ {header!r}{role} + {end!r} }}}}{{% if m['role'] == 'assistant' %}}"
@@ -85,15 +89,17 @@ def draw_templates(draw: st.DrawFn) -> str:
 
 @settings(max_examples=30, deadline=None)
 @given(draw_templates(), MESSAGES, st.booleans())
-def test_predicted_tokens_are_those_of_transformers(template: str, messages: list[dict[str, str]], trims: bool) -> None:
+def test_predicted_tokens_equal_those_of_transformers(
+    template: str, messages: list[dict[str, str]], trims: bool
+) -> None:
     labels, mask = encode(template, messages, trims)
     assert np.array_equal(labels >= 0, mask)
 
 
 @settings(max_examples=30, deadline=None)
 @given(draw_templates(), MESSAGES)
-def test_answers_without_marks_are_those_with_marks(template: str, messages: list[dict[str, str]]) -> None:
-    """Except what a template without a prompt writes between its header and the content, which nobody can tell."""
+def test_answers_without_marks_equal_those_with_marks(template: str, messages: list[dict[str, str]]) -> None:
+    """Compare labels, except text that a template without a prompt writes between its header and the content."""
     plain = re.sub(r"\{% (end)?generation %\}", "", template)
     words = build_tokenizer()
     words.chat_template = plain
@@ -119,7 +125,7 @@ def test_answers_without_marks_are_those_with_marks(template: str, messages: lis
 def test_the_first_token_of_an_answer_is_predicted(
     template: str, answer: str, trained: list[str], is_marked: bool
 ) -> None:
-    """Also a token that begins in the header before, and where a template has no prompt for answers."""
+    """Include a token that begins in the header before, and a template without a prompt for answers."""
     words = build_tokenizer()
     words.chat_template = template if is_marked else re.sub(r"\{% (end)?generation %\}", "", template)
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": answer}]
@@ -129,7 +135,7 @@ def test_the_first_token_of_an_answer_is_predicted(
 
 
 TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}{% if m and brief %}{% endif %}{{ brief }}"
-ASKED = {"role": "user", "content": "hi"}
+USER = {"role": "user", "content": "hi"}
 GOOD = {"role": "assistant", "content": "good"}
 
 
@@ -145,7 +151,10 @@ def read(folder: Path, row: dict[str, Any], template: str = CHATML) -> Any:
 
 
 def test_answers_of_weight_0_are_read_but_not_predicted(tmp_path: Path) -> None:
-    row = {"messages": [ASKED, {**GOOD, "content": "bad", "weight": 0}, ASKED, {**GOOD, "weight": 1}], "id": 3}
+    row = {
+        "messages": [USER, {**GOOD, "content": "bad", "weight": 0}, USER, {**GOOD, "weight": 1}],
+        "id": 3,
+    }
     text, trained, data = read(tmp_path, row)
     assert "bad" in text
     assert trained == "good<|end|>\n"
@@ -153,7 +162,7 @@ def test_answers_of_weight_0_are_read_but_not_predicted(tmp_path: Path) -> None:
 
 
 def test_tools_and_arguments_reach_the_template(tmp_path: Path) -> None:
-    row = {"messages": [ASKED, GOOD], "tools": [{"name": "search"}], "chat_template_kwargs": {"brief": "yes"}}
+    row = {"messages": [USER, GOOD], "tools": [{"name": "search"}], "chat_template_kwargs": {"brief": "yes"}}
     text, trained, _ = read(tmp_path, row, TOOLS + CHATML)
     assert text.startswith('[{"name": "search"}]yes<|start|>')
     assert trained == "good<|end|>\n"
@@ -162,63 +171,63 @@ def test_tools_and_arguments_reach_the_template(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"messages": [ASKED, {**GOOD, "weight": 0.5}]}, "of weight 0.5; answers have 0 or 1, other messages 0"),
-        ({"messages": [{**ASKED, "weight": 1}, GOOD]}, "has a message of user of weight 1; answers have 0 or 1"),
-        ({"messages": [ASKED, {**GOOD, "train": False}]}, "has 'train', which is not read; weight of a message"),
-        ({"messages": [ASKED, {**GOOD, "trainable": False}]}, "has 'trainable', which is not read"),
-        ({"messages": [ASKED, {**GOOD, "is_masked": False}]}, "has 'is_masked', which is not read"),
-        ({"messages": [ASKED, {**GOOD, "lossWeight": 1}]}, "has 'lossWeight', which is not read"),
-        ({"messages": [ASKED, GOOD], "loss_mask": [0, 1]}, "has 'loss_mask', which is not read"),
-        ({"messages": [ASKED, GOOD], "weight": 1}, "has 'weight', which is not read"),
-        ({"messages": [ASKED, GOOD], "system": "be brief"}, "has 'system', which is not read"),
-        ({"messages": [ASKED, GOOD], "tools": [{}]}, "has tools, which the chat template of the tokenizer does not"),
-        ({"messages": [ASKED, GOOD], "tools": "[]"}, "has tools that are not a list of objects"),
-        ({"messages": [ASKED, GOOD], "chat_template_kwargs": {"brief": 1}}, "has brief, which the chat template of"),
-        ({"messages": [ASKED, GOOD], "chat_template_kwargs": ["a"]}, "chat_template_kwargs that are not an object"),
-        ({"messages": [ASKED, GOOD], "chat_template_kwargs": {"add_generation_prompt": True}}, "has add_generation_p"),
+        ({"messages": [USER, {**GOOD, "weight": 0.5}]}, "of weight 0.5; answers have 0 or 1, other messages 0"),
+        ({"messages": [{**USER, "weight": 1}, GOOD]}, "has a message of user of weight 1; answers have 0 or 1"),
+        ({"messages": [USER, {**GOOD, "train": False}]}, "has 'train', which is not read; weight of a message"),
+        ({"messages": [USER, {**GOOD, "trainable": False}]}, "has 'trainable', which is not read"),
+        ({"messages": [USER, {**GOOD, "is_masked": False}]}, "has 'is_masked', which is not read"),
+        ({"messages": [USER, {**GOOD, "lossWeight": 1}]}, "has 'lossWeight', which is not read"),
+        ({"messages": [USER, GOOD], "loss_mask": [0, 1]}, "has 'loss_mask', which is not read"),
+        ({"messages": [USER, GOOD], "weight": 1}, "has 'weight', which is not read"),
+        ({"messages": [USER, GOOD], "system": "be brief"}, "has 'system', which is not read"),
+        ({"messages": [USER, GOOD], "tools": [{}]}, "has tools, which the chat template of the tokenizer does not"),
+        ({"messages": [USER, GOOD], "tools": "[]"}, "has tools that are not a list of objects"),
+        ({"messages": [USER, GOOD], "chat_template_kwargs": {"brief": 1}}, "has brief, which the chat template of"),
+        ({"messages": [USER, GOOD], "chat_template_kwargs": ["a"]}, "chat_template_kwargs that are not an object"),
+        ({"messages": [USER, GOOD], "chat_template_kwargs": {"add_generation_prompt": True}}, "has add_generation_p"),
     ],
 )  # fmt: skip
-def test_a_key_that_is_not_read_is_one_line(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+def test_an_unread_key_is_a_one_line_error(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=rf"^dataset\.path=.*chat\.jsonl, line 1 .*{re.escape(message)}") as raised:
         read(tmp_path, row)
     assert "\n" not in str(raised.value)
 
 
 def test_keys_without_a_meaning_and_null_are_allowed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    row = {"id": 1, "constraints": [], "tools": None, "train": None, "messages": [{**ASKED, "name": None}, GOOD]}
+    row = {"id": 1, "constraints": [], "tools": None, "train": None, "messages": [{**USER, "name": None}, GOOD]}
     caplog.set_level("INFO", "adadepth")
     assert read(tmp_path, row)[1] == "good<|end|>\n"
     assert "keys that are not read: constraints, id" in caplog.text
 
 
-def test_a_template_that_raises_is_one_line(tmp_path: Path) -> None:
+def test_a_raising_template_is_a_one_line_error(tmp_path: Path) -> None:
     template = "{% if messages[0]['role'] == 'user' %}{{ raise_exception('System\nfirst') }}{% endif %}" + CHATML
     with pytest.raises(
         DataError, match=r"chat\.jsonl, line 1: tokenizer\.path=.*: its chat template fails \(System\)$"
     ):
-        read(tmp_path, {"messages": [ASKED, GOOD]}, template)
+        read(tmp_path, {"messages": [USER, GOOD]}, template)
 
 
-def test_an_answer_may_come_first(tmp_path: Path) -> None:
+def test_an_answer_may_be_the_first_message(tmp_path: Path) -> None:
     plain = re.sub(r"\{% (end)?generation %\}", "", CHATML)
-    assert read(tmp_path, {"messages": [GOOD, ASKED]}, plain)[1] == "good<|end|>\n"
+    assert read(tmp_path, {"messages": [GOOD, USER]}, plain)[1] == "good<|end|>\n"
 
 
 def test_weights_need_marks_of_every_answer(tmp_path: Path) -> None:
     template = CHATML.replace("== 'assistant' %}", "== 'assistant' and loop.last %}")
-    messages = [GOOD, ASKED, {**GOOD, "weight": 0}]
+    messages = [GOOD, USER, {**GOOD, "weight": 0}]
     with pytest.raises(DataError, match="its chat template marks 1 answers of 2, so weights have no place"):
         read(tmp_path, {"messages": messages}, template)
-    assert read(tmp_path, {"messages": [GOOD, ASKED, GOOD]}, template)[1] == "good<|end|>\n"
+    assert read(tmp_path, {"messages": [GOOD, USER, GOOD]}, template)[1] == "good<|end|>\n"
 
 
-def encode_with(template: str, messages: list[dict[str, Any]], length: int = 100) -> Any:
+def encode_messages(template: str, messages: list[dict[str, Any]], length: int = 100) -> Any:
     words = build_tokenizer()
     words.chat_template = template
     return encode_conversation(messages, words, "words", length)
 
 
-def ask(count: int) -> list[dict[str, Any]]:
+def make_messages(count: int) -> list[dict[str, Any]]:
     return [{"role": ("user", "assistant")[number % 2], "content": f"good {number}"} for number in range(count)]
 
 
@@ -240,23 +249,21 @@ def ask(count: int) -> list[dict[str, Any]]:
         ("{{ messages[1]['role'][0] * 10**7 }}", r"writes 10,000,000 characters for 2 messages"),
     ],
 )
-def test_a_template_of_a_stranger_fails_in_one_line(
-    template: str, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hostile_template_is_a_one_line_error(template: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adadepth.data.streams.conversations._MAX_SECONDS", 0.3)
     with pytest.raises(DataError, match=rf"^tokenizer\.path=words: its chat template {problem}") as caught:
-        encode_with(template, ask(2))
+        encode_messages(template, make_messages(2))
     assert "\n" not in str(caught.value)
 
 
-def test_answers_after_the_last_token_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes the time of all messages before it."""
+def test_answers_after_the_last_token_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip answers of which each would take the time of all messages before it."""
     template = TURN + "{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
-    whole, cut = encode_with(template, ask(40), 10_000), encode_with(template, ask(40), 60)
+    whole, cut = encode_messages(template, make_messages(40), 10_000), encode_messages(template, make_messages(40), 60)
     words, calls = build_tokenizer(), []
     write = words.apply_chat_template
     monkeypatch.setattr(words, "apply_chat_template", lambda *args, **kwargs: calls.append(1) or write(*args, **kwargs))
-    assert encode_with(template, ask(2000), 60)[0].tolist() == cut[0].tolist()
+    assert encode_messages(template, make_messages(2000), 60)[0].tolist() == cut[0].tolist()
     assert len(calls) < 20
     assert (cut[1] == whole[1][:60]).all()
     assert [answer for answer in cut[2] if answer] == whole[2][: len([answer for answer in cut[2] if answer])]

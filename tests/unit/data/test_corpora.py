@@ -1,3 +1,5 @@
+"""Documents of a corpus from every source, their split into training and evaluation, and errors of files."""
+
 from __future__ import annotations
 
 import gzip
@@ -18,12 +20,12 @@ from adadepth.data.text.corpora import Split, hash_document
 from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
 
-from .support import CorpusConfig, Separator, Source, flat, local_config, small_tokenizer, write_corpus
+from .support import CorpusConfig, Separator, Source, flatten, make_corpus_config, make_tokenizer_config, write_corpus
 
 TEXTS = [f"Document number {n}. It says {'so ' * n}much." for n in range(12)]
 
 
-def documents(config: CorpusConfig) -> tuple[list[str], list[str]]:
+def read_documents(config: CorpusConfig) -> tuple[list[str], list[str]]:
     split = Split(config)
     return list(split.train()), list(split.evaluation())
 
@@ -72,28 +74,28 @@ def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> Non
         (tmp_path / "in").mkdir()
         parts = [write_jsonl(tmp_path / "in" / "a.jsonl", rows[:6]), write_jsonl(tmp_path / "in" / "b.jsonl", rows[6:])]
         path = {"folder": tmp_path / "in", "glob": tmp_path / "in" / "*.jsonl"}.get(kind, parts)
-    config = local_config(path, tmp_path, **changes)
+    config = make_corpus_config(path, tmp_path, **changes)
     if kind == "list":
         config.path = [str(part) for part in path]
     if kind == "hub":
         config = CorpusConfig(name="x", source=Source.hub, text_column="body", evaluation_fraction=0.2,
                                hub=[{"path": str(tmp_path / "in")}])  # fmt: skip
-    train, held_out = documents(config)
+    train, held_out = read_documents(config)
     assert sorted(train + held_out) == sorted(TEXTS)
     assert len(held_out) == 2  # a fifth of 12
     key = Split(config).key
     assert key == Split(config).key
     config.max_documents = 5
     assert Split(config).key != key
-    assert sorted(flat(documents(config))) == sorted(TEXTS[:5])
+    assert sorted(flatten(read_documents(config))) == sorted(TEXTS[:5])
     if kind == "hub":
         config.streaming = True
-        assert sorted(flat(documents(config))) == sorted(TEXTS[:5])
+        assert sorted(flatten(read_documents(config))) == sorted(TEXTS[:5])
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
 def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path, kind: str) -> None:
-    """Of a folder as `save_to_disk` writes it, too, where files about the data lie beside the shards."""
+    """Include a folder as `save_to_disk` writes it, where files about the data lie beside the shards."""
     folder = tmp_path / "shards"
     folder.mkdir()
     write = {
@@ -109,15 +111,15 @@ def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path, kind: str) 
     config = StreamConfig(name="x", source=Source.local, path=str(folder), text_column="body", evaluation_fraction=0.01)
     texts = open_texts(config)
     assert [*texts["train"].lines(), *texts["evaluation"].lines()] == TEXTS
-    assert sorted(flat(documents(local_config(folder, tmp_path, text_column="body")))) == sorted(TEXTS)
+    assert sorted(flatten(read_documents(make_corpus_config(folder, tmp_path, text_column="body")))) == sorted(TEXTS)
     columns = "body, number" if kind == "parquet" else "body"
     expected = f"{sorted(folder.glob('data*'))[0].name} has the columns {columns} (did you mean 'body'?)"
-    assert message(local_config(folder, tmp_path, text_column="boddy")).endswith(expected)
+    assert read_message(make_corpus_config(folder, tmp_path, text_column="boddy")).endswith(expected)
 
 
 @pytest.mark.slow
-def test_a_hub_set_that_is_streamed_is_prepared_like_one_that_was_downloaded(tmp_path: Path) -> None:
-    """Shards on this disk stand in for the hub."""
+def test_a_streamed_hub_set_is_prepared_like_a_downloaded_one(tmp_path: Path) -> None:
+    """Use shards on this disk in place of the hub."""
     for number in range(3):
         write_parquet(tmp_path / f"train-{number:05}-of-00003.parquet", TEXTS[4 * number : 4 * number + 4])
     lines = {}
@@ -127,7 +129,7 @@ def test_a_hub_set_that_is_streamed_is_prepared_like_one_that_was_downloaded(tmp
         texts = open_texts(config)
         lines[streamed] = [*texts["train"].lines(), *texts["evaluation"].lines()], texts["train"].key()
         corpus = CorpusConfig(name="x", source=Source.hub, hub=[entry], text_column="body", evaluation_fraction=0.2)
-        assert sorted(flat(documents(corpus))) == sorted(TEXTS)
+        assert sorted(flatten(read_documents(corpus))) == sorted(TEXTS)
     assert lines[True] == lines[False]
     assert lines[True][0] == TEXTS
 
@@ -135,18 +137,18 @@ def test_a_hub_set_that_is_streamed_is_prepared_like_one_that_was_downloaded(tmp
 def test_rows_of_a_hub_set_are_joined_to_documents(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
     config = CorpusConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path), "rows_per_document": "5"}])
-    assert sorted(map(len, (text.split("\n") for part in documents(config) for text in part))) == [2, 5, 5]
+    assert sorted(map(len, (text.split("\n") for part in read_documents(config) for text in part))) == [2, 5, 5]
     titled = [row for n, text in enumerate(TEXTS[:3]) for row in ("", f" = Title {n} = \n", "", text + "\n")]
     write_jsonl(tmp_path / "rows.jsonl", [{"text": row} for row in titled])
     config = CorpusConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path)}],
                            document_separator=Separator.heading)  # fmt: skip
-    assert sorted(text.split("\n")[0] for part in documents(config) for text in part) == [
+    assert sorted(text.split("\n")[0] for part in read_documents(config) for text in part) == [
         " = Title 0 = ", " = Title 1 = ", " = Title 2 = "
     ]  # fmt: skip
 
 
-def test_lines_of_a_hub_set_make_the_documents_that_its_files_make(tmp_path: Path) -> None:
-    """WikiText has a line a row there. A table's line that looks like a title but has neighbours begins no document."""
+def test_lines_of_a_hub_set_form_the_same_documents_as_its_files(tmp_path: Path) -> None:
+    """Use WikiText with a line a row; a table's line that looks like a title but has neighbours begins no document."""
     article = [" ", " = {} = ", " ", " It has text . ", " = Goals ; A = ", " = Points = ", " ", " More . "]
     for folder in ("hub", "files"):
         (tmp_path / folder).mkdir()
@@ -162,8 +164,8 @@ def test_lines_of_a_hub_set_make_the_documents_that_its_files_make(tmp_path: Pat
     }  # fmt: skip
     online, local = CorpusConfig(**common), CorpusConfig(**common, path=str(tmp_path / "files"))
     assert (online.source, local.source) == (Source.hub, Source.local)
-    assert [len(side) for side in documents(online)] == [3, 2]
-    assert documents(online) == documents(local)
+    assert [len(side) for side in read_documents(online)] == [3, 2]
+    assert read_documents(online) == read_documents(local)
 
 
 FILES = {"wiki.train.tokens": "a", "wiki.valid.tokens": "b", "wiki.test.tokens": "c"}
@@ -178,26 +180,26 @@ FILES = {"wiki.train.tokens": "a", "wiki.valid.tokens": "b", "wiki.test.tokens":
         ({"train.txt": "a", "validation.txt": "b", "dev.txt": "c"}, {}, {"a"}, {"b", "c"}),
     ],
 )
-def test_files_called_after_splits_are_used_as_such(
+def test_files_named_like_splits_are_these_splits(
     tmp_path: Path, files: dict[str, str], changes: dict[str, str], train: set[str], evaluation: set[str]
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     changes = {key: str(tmp_path / value) for key, value in changes.items()}
-    found = documents(CorpusConfig(name="x", source=Source.local, path=str(tmp_path), **changes))
-    assert [set(side) for side in found] == [train, evaluation]
+    sides = read_documents(CorpusConfig(name="x", source=Source.local, path=str(tmp_path), **changes))
+    assert [set(side) for side in sides] == [train, evaluation]
 
 
 @pytest.mark.parametrize("other", ["README.md", "training.txt"])
-def test_all_files_are_read_where_one_is_called_otherwise(tmp_path: Path, other: str) -> None:
+def test_all_files_are_read_if_one_has_another_name(tmp_path: Path, other: str) -> None:
     for name, text in {**FILES, other: "d"}.items():
         (tmp_path / name).write_text(text)
-    train, evaluation = documents(CorpusConfig(name="x", source=Source.local, path=str(tmp_path)))
+    train, evaluation = read_documents(CorpusConfig(name="x", source=Source.local, path=str(tmp_path)))
     assert sorted(train + evaluation) == ["a", "b", "c", "d"]
     assert len(evaluation) == 1
 
 
-def test_streamed_hub_sets_take_turns_and_are_shared_out_by_file(tmp_path: Path) -> None:
+def test_streamed_hub_sets_are_interleaved_and_divided_by_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for part in (0, 1):
@@ -212,9 +214,9 @@ def test_streamed_hub_sets_take_turns_and_are_shared_out_by_file(tmp_path: Path)
     assert sum(map(len, thirds)) == len(set.union(*thirds)) == 12
 
 
-def test_no_text_is_on_both_sides(tmp_path: Path) -> None:
+def test_no_text_is_in_training_and_evaluation(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(TEXTS + [text.replace(" ", "  ") for text in TEXTS]))
-    train, held_out = documents(local_config(tmp_path / "a.txt", tmp_path))
+    train, held_out = read_documents(make_corpus_config(tmp_path / "a.txt", tmp_path))
     assert len(train) == 20
     assert len(held_out) == 4
     assert not {hash_document(text) for text in train} & {hash_document(text) for text in held_out}
@@ -223,105 +225,113 @@ def test_no_text_is_on_both_sides(tmp_path: Path) -> None:
 def test_a_given_evaluation_file_is_held_out_and_dropped_from_training(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(TEXTS))
     (tmp_path / "b.txt").write_text("\n\n".join([*TEXTS[:2], "Something new."]))
-    train, held_out = documents(local_config(tmp_path / "a.txt", tmp_path, evaluation_path=str(tmp_path / "b.txt")))
+    train, held_out = read_documents(
+        make_corpus_config(tmp_path / "a.txt", tmp_path, evaluation_path=str(tmp_path / "b.txt"))
+    )
     assert train == TEXTS[2:]
     assert held_out == [*TEXTS[:2], "Something new."]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_split_is_stable_and_can_be_sent_to_a_worker(tmp_path: Path, streaming: bool) -> None:
-    config = local_config(write_corpus(tmp_path), tmp_path, streaming=streaming)
+    config = make_corpus_config(write_corpus(tmp_path), tmp_path, streaming=streaming)
     split = Split(config)
     train, held_out = list(split.train()), list(split.evaluation())
-    assert (train, held_out) == documents(config)
+    assert (train, held_out) == read_documents(config)
     assert len(train) + len(held_out) == 40
     assert list(pickle.loads(pickle.dumps(split)).train()) == train
     shards = [list(split.train(n, 3)) for n in range(3)]
-    assert sorted(flat(shards)) == sorted(train)
+    assert sorted(flatten(shards)) == sorted(train)
 
 
-def test_embedded_split_needs_nothing(tmp_path: Path) -> None:
-    train, held_out = documents(CorpusConfig(name="python_docs", cache_dir=str(tmp_path), evaluation_fraction=0.1))
+def test_the_split_of_the_embedded_corpus_needs_no_file(tmp_path: Path) -> None:
+    train, held_out = read_documents(CorpusConfig(name="python_docs", cache_dir=str(tmp_path), evaluation_fraction=0.1))
     assert len(held_out) == round(0.1 * (len(train) + len(held_out)))
 
 
-def message(config: CorpusConfig) -> str:
+def read_message(config: CorpusConfig) -> str:
     with pytest.raises(DataError) as caught:
-        load_pretraining_data(config, small_tokenizer(), 0)
+        load_pretraining_data(config, make_tokenizer_config(), 0)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_messages_about_files(tmp_path: Path) -> None:
+def test_errors_of_files_are_one_line(tmp_path: Path) -> None:
     file, cache = write_corpus(tmp_path, name="story.txt"), tmp_path / "cache"
-    assert f"dataset.path={tmp_path / 'stroy.txt'}: no such file or folder (did you mean 'story.txt'?)" in message(
-        local_config(tmp_path / "stroy.txt", cache)
+    assert f"dataset.path={tmp_path / 'stroy.txt'}: no such file or folder (did you mean 'story.txt'?)" in read_message(
+        make_corpus_config(tmp_path / "stroy.txt", cache)
     )
-    assert "no such file" in message(local_config(file, cache, evaluation_path=str(tmp_path / "none" / "x.txt")))
+    assert "no such file" in read_message(
+        make_corpus_config(file, cache, evaluation_path=str(tmp_path / "none" / "x.txt"))
+    )
     (tmp_path / "empty.txt").touch()
-    assert message(local_config(tmp_path / "empty.txt", cache)).endswith("empty.txt: the file is empty")
+    assert read_message(make_corpus_config(tmp_path / "empty.txt", cache)).endswith("empty.txt: the file is empty")
     (tmp_path / "blank.txt").write_text("\n \n")
-    assert "0 different document(s) found, but a held-out text needs at least 2" in message(
-        local_config(tmp_path / "blank.txt", cache)
+    assert "0 different document(s) found, but a held-out text needs at least 2" in read_message(
+        make_corpus_config(tmp_path / "blank.txt", cache)
     )
     (tmp_path / "one.txt").write_text("Only one document.")
-    assert "dataset.evaluation_path" in message(local_config(tmp_path / "one.txt", cache))
+    assert "dataset.evaluation_path" in read_message(make_corpus_config(tmp_path / "one.txt", cache))
     (tmp_path / "folder").mkdir()
-    assert "no non-empty file found (in a folder: .txt" in message(local_config(tmp_path / "folder", cache))
-    assert "no non-empty file found" in message(local_config(tmp_path / "*.nothing", cache))
-    assert "contain no text" in message(local_config(file, cache, evaluation_path=str(file)))
+    assert "no non-empty file found (in a folder: .txt" in read_message(make_corpus_config(tmp_path / "folder", cache))
+    assert "no non-empty file found" in read_message(make_corpus_config(tmp_path / "*.nothing", cache))
+    assert "contain no text" in read_message(make_corpus_config(file, cache, evaluation_path=str(file)))
     assert not list(cache.glob("train-*"))
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
-def test_message_about_permission(tmp_path: Path) -> None:
+def test_a_missing_permission_is_named(tmp_path: Path) -> None:
     file = write_corpus(tmp_path)
     file.chmod(0)
-    assert "no permission to read" in message(local_config(file, tmp_path / "cache"))
+    assert "no permission to read" in read_message(make_corpus_config(file, tmp_path / "cache"))
 
 
 def test_text_that_is_not_utf8_is_named_with_its_offset(tmp_path: Path) -> None:
     file = tmp_path / "latin.txt"
     file.write_bytes("Größe\nzwei\n".encode() + b"na\xefve\n")
     offset = len("Größe\nzwei\n".encode()) + 2
-    assert f"latin.txt: not UTF-8 at byte {offset} (0xef)" in message(local_config(file, tmp_path))
+    assert f"latin.txt: not UTF-8 at byte {offset} (0xef)" in read_message(make_corpus_config(file, tmp_path))
     file.write_bytes("\ufeffwith a mark\n\nand more\n\nthree".encode())
-    assert sorted(flat(documents(local_config(file, tmp_path))))[2] == "with a mark"
+    assert sorted(flatten(read_documents(make_corpus_config(file, tmp_path))))[2] == "with a mark"
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
-    assert "rows.jsonl: not UTF-8 at byte 24 (0xff)" in message(local_config(rows, tmp_path))
+    assert "rows.jsonl: not UTF-8 at byte 24 (0xff)" in read_message(make_corpus_config(rows, tmp_path))
 
 
-def test_messages_about_columns_and_broken_files(tmp_path: Path) -> None:
+def test_errors_of_columns_and_broken_files_are_one_line(tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"txt": text, "number": 1} for text in TEXTS])
-    assert message(local_config(rows, tmp_path)).endswith(
+    assert read_message(make_corpus_config(rows, tmp_path)).endswith(
         "rows.jsonl has the columns txt, number (did you mean 'txt'?)"
     )  # fmt: skip
-    assert "holds int there, not text" in message(local_config(rows, tmp_path, text_column="number"))
+    assert "holds int there, not text" in read_message(make_corpus_config(rows, tmp_path, text_column="number"))
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text":\n')
-    assert "bad.jsonl: not a readable json file" in message(local_config(tmp_path / "bad.jsonl", tmp_path))
+    assert "bad.jsonl: not a readable json file" in read_message(make_corpus_config(tmp_path / "bad.jsonl", tmp_path))
     (tmp_path / "bad.parquet").write_text("nothing of the kind")
-    assert "bad.parquet: not a readable parquet file" in message(local_config(tmp_path / "bad.parquet", tmp_path))
+    assert "bad.parquet: not a readable parquet file" in read_message(
+        make_corpus_config(tmp_path / "bad.parquet", tmp_path)
+    )
     (tmp_path / "bad.arrow").write_bytes((tmp_path / "bad.parquet").read_bytes())
-    assert "bad.arrow: not a readable arrow file" in message(local_config(tmp_path / "bad.arrow", tmp_path))
+    assert "bad.arrow: not a readable arrow file" in read_message(make_corpus_config(tmp_path / "bad.arrow", tmp_path))
 
 
 def test_a_hub_name_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = CorpusConfig(
         name="x", source=Source.hub, hub=[{"path": "some/set", "name": "en"}], cache_dir=str(tmp_path)
     )
-    assert "dataset.hub=some/set/en: " in message(config)
-    assert message(config).endswith("; unset HF_HUB_OFFLINE to ask the hub, or read local files with dataset.path=...")
+    assert "dataset.hub=some/set/en: " in read_message(config)
+    assert read_message(config).endswith(
+        "; unset HF_HUB_OFFLINE to ask the hub, or read local files with dataset.path=..."
+    )
 
     attempts = []
 
-    def unreachable(request: urllib.request.Request, timeout: float) -> None:
+    def refuse_connection(request: urllib.request.Request, timeout: float) -> None:
         attempts.append(timeout)
         raise urllib.error.URLError("Name or service not known")
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    text = message(config)
+    monkeypatch.setattr("urllib.request.urlopen", refuse_connection)
+    text = read_message(config)
     assert "dataset.hub=some/set/en: the Hugging Face hub cannot be reached (Name or service not known)" in text
     assert "; read local files with dataset.path=..., or set HF_HUB_OFFLINE=1 to use what was downloaded" in text
     assert attempts == [5]

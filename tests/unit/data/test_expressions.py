@@ -1,4 +1,4 @@
-"""Mano against a plain evaluator of prefix expressions, and its sequences against what is published."""
+"""Expressions of Mano, compared with a plain evaluator of prefix expressions, and their published layout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def load(**settings: Any) -> RunData:
     return load_labelled_data(ManoConfig(name="mano", **{**FEW, **settings}), TokenizerConfig(), 0)
 
 
-def value_of(symbols: list[str], modulus: int) -> int:
-    """Read from behind: an operator takes the two values that came last."""
+def evaluate_expression(symbols: list[str], modulus: int) -> int:
+    """Return the value, read from the end: an operator takes the two values that came last."""
     stack: list[int] = []
     for symbol in reversed(symbols):
         if symbol.isdigit():
@@ -35,7 +35,7 @@ def value_of(symbols: list[str], modulus: int) -> int:
 
 @pytest.mark.parametrize("length_token", [True, False])
 @pytest.mark.parametrize(("modulus", "operations"), quick_one_in(2, [(7, 3), (23, 10)]))
-def test_expressions_have_their_values(modulus: int, operations: int, length_token: bool) -> None:
+def test_labels_are_the_values_of_expressions(modulus: int, operations: int, length_token: bool) -> None:
     data, counts = load(modulus=modulus, operations=operations, length_token=length_token), Counter[int]()
     assert data.labels == tuple(str(number) for number in range(modulus))
     for name, examples in {"train": data.train, **data.evaluation}.items():
@@ -45,7 +45,9 @@ def test_expressions_have_their_values(modulus: int, operations: int, length_tok
             done = sum(symbol in "+-*" for symbol in expression)
             assert (symbols[0], symbols[-1]) == ("<bos>", "=")
             assert symbols[1] == f"<len_{done}>" or not length_token
-            assert example["labels"].tolist() == [-100] * (len(symbols) - 1) + [value_of(expression, modulus)]
+            assert example["labels"].tolist() == [-100] * (len(symbols) - 1) + [
+                evaluate_expression(expression, modulus)
+            ]
             assert example["difficulties"].tolist() == [-1] * (len(symbols) - 1) + [done]
             assert done == operations or name != "longest"
             counts[done] += name == "inside"
@@ -53,22 +55,22 @@ def test_expressions_have_their_values(modulus: int, operations: int, length_tok
     assert min(counts.values()) > 0.4 * 200 / operations
 
 
-def test_the_left_part_has_any_number_of_operations_as_often() -> None:
+def test_numbers_of_operations_in_the_left_part_are_equally_likely() -> None:
     data, lefts = load(modulus=5, operations=3), Counter[int]()
     for example in (data.evaluation["longest"][number] for number in range(200)):
         symbols = data.tokenizer.convert_ids_to_tokens(example["input_ids"])[3:-1]  # behind the first operator
-        missing, left = 1, 0
+        missing, left_count = 1, 0
         while missing:
             is_operator = symbols.pop(0) in "+-*"
-            left, missing = left + is_operator, missing + (1 if is_operator else -1)
-        lefts[left] += 1
+            left_count, missing = left_count + is_operator, missing + (1 if is_operator else -1)
+        lefts[left_count] += 1
     assert min(lefts[count] for count in range(3)) > 45
 
 
-def test_all_tokens_can_be_predicted_in_training_alone() -> None:
+def test_all_tokens_can_be_predicted_in_training_and_answers_in_evaluation() -> None:
     data = load(modulus=7, operations=3, answers_only=False)
     example = data.train[3]
     symbols = data.tokenizer.convert_ids_to_tokens(example["input_ids"])
     assert [data.labels[label] for label in example["labels"][:-1]] == symbols[1:]
-    assert data.labels[example["labels"][-1]] == str(value_of(symbols[2:-1], 7))
+    assert data.labels[example["labels"][-1]] == str(evaluate_expression(symbols[2:-1], 7))
     assert (data.evaluation["inside"][3]["labels"] >= 0).sum() == 1

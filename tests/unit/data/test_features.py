@@ -1,4 +1,4 @@
-"""The cache of a frozen base's hidden states: what is stored, what survives, what is refused."""
+"""Cache of a frozen base's hidden states: stored states, interrupted and shared computations, refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LENGTHS = (3, 9, 1, 4, 9, 2, 7, 5)
 
 
 class Examples(list[dict[str, Any]]):
-    """A list that also takes (epoch, index), as data sets do."""
+    """List that also takes (epoch, index), as data sets do."""
 
     def __getitem__(self, item: Any) -> Any:
         return super().__getitem__(item[1] if isinstance(item, tuple) else item)
@@ -56,14 +56,14 @@ def make_examples(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> Any:
     )  # fmt: skip
 
 
-def value(ids: Tensor, types: Tensor, state: int) -> Tensor:
-    """The pretended base: exact in bfloat16, different for every id, place, state and column."""
-    place = torch.arange(ids.shape[-1])
-    return (ids / 8 + types * 8 + place % 4 - state).unsqueeze(-1) * torch.tensor([1.0, -1.0, 0.5, 2.0, 4.0])
+def compute_states(ids: Tensor, types: Tensor, state: int) -> Tensor:
+    """Return states of the pretended base: exact in bfloat16, unlike for every id, position, state and column."""
+    position = torch.arange(ids.shape[-1])
+    return (ids / 8 + types * 8 + position % 4 - state).unsqueeze(-1) * torch.tensor([1.0, -1.0, 0.5, 2.0, 4.0])
 
 
 class Base:
-    """Counts what it computes, and can be told to fail at some batch."""
+    """Base that counts its computations, and fails at some batch on request."""
 
     def __init__(self, fail_at: int | None = None, failure: Callable[[], Any] | None = None) -> None:
         self.batches: list[tuple[int, ...]] = []
@@ -77,7 +77,7 @@ class Base:
             self.failure()
         self.batches.append(tuple(batch["input_ids"].shape))
         self.rows += batch["index"].tolist()
-        return {state: value(batch["input_ids"], batch["token_type_ids"], state) for state in states}
+        return {state: compute_states(batch["input_ids"], batch["token_type_ids"], state) for state in states}
 
 
 def build(root: Path, examples: Any = None, base: Any = None, **changes: Any) -> FeatureStore:
@@ -92,17 +92,17 @@ def expect_all(store: FeatureStore, examples: Any, dtype: torch.dtype = torch.fl
     """Compare every row with the base's values for that row alone."""
     for row, example in enumerate(examples):
         ids, types = torch.from_numpy(example["input_ids"]), torch.from_numpy(example["token_type_ids"])
-        found = store.read(np.array([row]), STATES, len(ids) + 2)
+        states = store.read(np.array([row]), STATES, len(ids) + 2)
         for state in STATES:
-            assert torch.equal(found[state][0, :-2], value(ids, types, state).to(dtype))
-            assert not found[state][0, -2:].any()
+            assert torch.equal(states[state][0, :-2], compute_states(ids, types, state).to(dtype))
+            assert not states[state][0, -2:].any()
 
 
-def folders(root: Path) -> list[str]:
+def list_folders(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.is_dir())
 
 
-def one_line(caught: pytest.ExceptionInfo[DataError]) -> str:
+def check_one_line(caught: pytest.ExceptionInfo[DataError]) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -113,7 +113,7 @@ def interrupt() -> None:
 
 
 def kill_at_third_batch(root: Path) -> None:
-    """Compute in another process, which ends without a chance to tidy up."""
+    """Compute in another process, which ends without cleaning up."""
     child = os.fork()
     if child == 0:
         try:
@@ -124,7 +124,7 @@ def kill_at_third_batch(root: Path) -> None:
 
 
 def build_together(root: Path, count: int, base: Callable[[int], Any] = lambda rank: Base()) -> list[FeatureStore]:
-    """Compute in so many processes that share the work, which threads stand for."""
+    """Compute in so many processes that share the work, for which threads stand."""
     barrier = threading.Barrier(count, timeout=600)
     with ThreadPoolExecutor(count) as pool:
         return list(
@@ -134,7 +134,7 @@ def build_together(root: Path, count: int, base: Callable[[int], Any] = lambda r
         )
 
 
-# --- what is stored and read
+# --- stored states
 
 
 @pytest.mark.parametrize(("precision", "dtype"), feature_store.PRECISIONS.items())
@@ -159,13 +159,13 @@ def test_a_read_batch_is_the_padded_stack_of_its_rows(
     rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=12))
     examples = make_examples(lengths)
     store = build(tmp_path_factory.mktemp("cache"), examples, batch_tokens=data.draw(st.integers(1, 40)))
-    found = store.read(np.array(rows), (2,), 12)
-    assert found.keys() == {2}
+    states = store.read(np.array(rows), (2,), 12)
+    assert states.keys() == {2}
     for position, row in enumerate(rows):
         expected = torch.zeros(12, WIDTH)
         ids, types = torch.from_numpy(examples[row]["input_ids"]), torch.from_numpy(examples[row]["token_type_ids"])
-        expected[: lengths[row]] = value(ids, types, 2)
-        assert torch.equal(found[2][position], expected)
+        expected[: lengths[row]] = compute_states(ids, types, 2)
+        assert torch.equal(states[2][position], expected)
 
 
 def test_batches_hold_rows_of_similar_length_and_few_enough_tokens(tmp_path: Path) -> None:
@@ -176,11 +176,11 @@ def test_batches_hold_rows_of_similar_length_and_few_enough_tokens(tmp_path: Pat
     assert lengths == sorted(LENGTHS, reverse=True)
     longest = iter(lengths)
     for rows, _ in base.batches:
-        taken = [next(longest) for _ in range(rows)]
-        assert rows == 1 or rows * taken[0] <= 10
+        batch_lengths = [next(longest) for _ in range(rows)]
+        assert rows == 1 or rows * batch_lengths[0] <= 10
 
 
-# --- what a cache is the cache of
+# --- keys of a cache
 
 
 def test_the_same_states_are_computed_once(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_the_same_states_are_computed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", quick_one_in(3, ["base", "ids", "types", "cut", "states", "precision", "library"]))
-def test_whatever_changes_a_state_makes_a_cache_of_its_own(
+def test_everything_that_changes_a_state_makes_a_new_cache(
     tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path)
@@ -213,19 +213,23 @@ def test_whatever_changes_a_state_makes_a_cache_of_its_own(
     base = Base()
     build(tmp_path, examples, base, **changes)
     assert base.batches
-    assert len(folders(tmp_path)) == 2
+    assert len(list_folders(tmp_path)) == 2
 
 
-def test_the_description_says_what_the_states_are(tmp_path: Path) -> None:
+def test_the_description_names_base_rows_and_states(tmp_path: Path) -> None:
     store = build(tmp_path, base_key={"weights": "ab12"})
-    said = json.loads((store.folder / "features.json").read_text())
-    assert said["base"] == {"weights": "ab12"}
-    assert (said["rows"], said["tokens"], said["states"]) == (len(LENGTHS), sum(LENGTHS), list(STATES))
-    assert (said["width"], said["precision"]) == (WIDTH, "fp32")
-    assert {"examples", "torch", "transformers", "format"} <= said.keys()
+    description = json.loads((store.folder / "features.json").read_text())
+    assert description["base"] == {"weights": "ab12"}
+    assert (description["rows"], description["tokens"], description["states"]) == (
+        len(LENGTHS),
+        sum(LENGTHS),
+        list(STATES),
+    )
+    assert (description["width"], description["precision"]) == (WIDTH, "fp32")
+    assert {"examples", "torch", "transformers", "format"} <= description.keys()
 
 
-# --- interrupted, shared
+# --- interrupted and shared computations
 
 
 @pytest.mark.parametrize("again", [{}, {"batch_tokens": 17}, {"processes": 2}], ids=str)
@@ -233,15 +237,15 @@ def test_an_interrupted_computation_is_continued(tmp_path: Path, again: dict[str
     first, second = Base(fail_at=3, failure=interrupt), Base()
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, base=first)
-    assert folders(tmp_path)[0].endswith(".partial")
+    assert list_folders(tmp_path)[0].endswith(".partial")
     stores = build_together(tmp_path, 2) if "processes" in again else [build(tmp_path, base=second, **again)]
     for store in stores:
         expect_all(store, make_examples())
     assert again or sorted(first.rows + second.rows) == list(range(len(LENGTHS)))
-    assert not folders(tmp_path)[0].endswith(".partial")
+    assert not list_folders(tmp_path)[0].endswith(".partial")
 
 
-def test_what_was_saved_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_states_survive_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature_store, "_SAVE_SECONDS", 0.0)
     kill_at_third_batch(tmp_path)
     base = Base()
@@ -249,14 +253,14 @@ def test_what_was_saved_survives_a_kill(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(LENGTHS[row] for row in base.rows) == sorted(LENGTHS)[:-2]  # the two longest came first
 
 
-def test_nothing_is_marked_before_it_reached_the_disk(tmp_path: Path) -> None:
+def test_no_batch_is_marked_before_it_reached_the_disk(tmp_path: Path) -> None:
     kill_at_third_batch(tmp_path)  # before the first save
     base = Base()
     expect_all(build(tmp_path, base=base), make_examples())
     assert len(base.rows) == len(LENGTHS)
 
 
-def test_a_process_killed_while_preparing_leaves_nothing_in_the_way(
+def test_a_process_killed_while_preparing_does_not_block_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -274,7 +278,7 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
     assert sorted(row for base in bases for row in base.rows) == list(range(len(LENGTHS)))
 
 
-def test_all_processes_refuse_alike(tmp_path: Path) -> None:
+def test_all_processes_raise_the_same_error(tmp_path: Path) -> None:
     barrier = threading.Barrier(2, timeout=600)
 
     def run(rank: int) -> str:
@@ -286,7 +290,7 @@ def test_all_processes_refuse_alike(tmp_path: Path) -> None:
         assert len(set(pool.map(run, range(2)))) == 1
 
 
-def test_of_several_runs_one_computes(tmp_path: Path) -> None:
+def test_only_one_of_several_runs_computes(tmp_path: Path) -> None:
     bases = [Base(), Base()]
     with ThreadPoolExecutor(2) as pool:
         for store in pool.map(lambda base: build(tmp_path, base=base), bases):
@@ -294,52 +298,52 @@ def test_of_several_runs_one_computes(tmp_path: Path) -> None:
     assert sum(len(base.rows) for base in bases) == len(LENGTHS)
 
 
-def test_a_disk_that_the_processes_do_not_share_is_noticed(tmp_path: Path) -> None:
+def test_a_disk_that_processes_do_not_share_is_detected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="have not been computed"):
         build(tmp_path, processes=(0, 2))
-    assert folders(tmp_path)[0].endswith(".partial")
+    assert list_folders(tmp_path)[0].endswith(".partial")
 
 
 # --- refusals
 
 
-def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def set_free_space(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(features.shutil, "disk_usage", lambda _: SimpleNamespace(free=count))
 
 
 SIZE = sum(LENGTHS) * WIDTH * 4 * len(STATES)
 
 
-def test_the_size_is_checked_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_is_checked_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = Base()
     with pytest.raises(DataError) as caught:
         build(tmp_path, base=base, limit_gib=(SIZE - 1) / 2**30)
-    assert one_line(caught).startswith("features.limit_gib=")
-    free(monkeypatch, SIZE - 1)
+    assert check_one_line(caught).startswith("features.limit_gib=")
+    set_free_space(monkeypatch, SIZE - 1)
     with pytest.raises(DataError) as caught:
         build(tmp_path, base=base, limit_gib=SIZE / 2**30)
-    assert one_line(caught).startswith(f"dataset.cache_dir={tmp_path}: ")
+    assert check_one_line(caught).startswith(f"dataset.cache_dir={tmp_path}: ")
     assert not base.batches
-    assert not folders(tmp_path)
-    free(monkeypatch, SIZE)
+    assert not list_folders(tmp_path)
+    set_free_space(monkeypatch, SIZE)
     build(tmp_path)
 
 
-def test_what_an_earlier_run_wrote_needs_no_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_an_earlier_run_need_no_more_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, base=Base(fail_at=2, failure=interrupt))
     missing = SIZE - 2 * max(LENGTHS) * WIDTH * 4 * len(STATES)
-    free(monkeypatch, missing - 1)
+    set_free_space(monkeypatch, missing - 1)
     with pytest.raises(DataError, match="not yet written"):
         build(tmp_path)
-    free(monkeypatch, missing)
+    set_free_space(monkeypatch, missing)
     expect_all(build(tmp_path), make_examples())
 
 
-def test_a_disk_that_fills_up_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_states_survive_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, calls = os.pwrite, []
 
-    def limited(file: int, data: Any, position: int) -> int:
+    def write_until_full(file: int, data: Any, position: int) -> int:
         calls.append(position)
         if len(calls) > 3 * len(STATES) + 1:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -347,18 +351,18 @@ def test_a_disk_that_fills_up_keeps_what_was_finished(tmp_path: Path, monkeypatc
 
     first = Base()
     with monkeypatch.context() as patch:
-        patch.setattr(feature_store.os, "pwrite", limited)
+        patch.setattr(feature_store.os, "pwrite", write_until_full)
         with pytest.raises(DataError) as caught:
             build(tmp_path, base=first)
     line = rf"dataset\.cache_dir={tmp_path}: No space left on device \([\d.,]+ MiB are free\); finished states"
-    assert re.match(line, one_line(caught))
+    assert re.match(line, check_one_line(caught))
     second = Base()
     expect_all(build(tmp_path, base=second), make_examples())
     assert len(first.batches) == 4
     assert len(second.rows) == len(LENGTHS) - sum(rows for rows, _ in first.batches[:3])
 
 
-def test_a_write_that_takes_several_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwrite
     monkeypatch.setattr(feature_store.os, "pwrite", lambda file, data, position: write(file, data[:7], position))
     expect_all(build(tmp_path), make_examples())
@@ -383,7 +387,7 @@ def lengthen(folder: Path) -> None:
         (lengthen, "lengths.npy has changed since it was written", "lengths.npy belongs to other texts"),
     ],
 )  # fmt: skip
-def test_a_damaged_cache_is_named_and_made_anew(
+def test_a_damaged_cache_is_named_and_rebuilt(
     tmp_path: Path,
     damage: Callable[[Path], None],
     whole: str,
@@ -401,8 +405,8 @@ def test_a_damaged_cache_is_named_and_made_anew(
     base = Base()
     expect_all(build(tmp_path, base=base), make_examples())
     assert len(base.rows) == len(LENGTHS)
-    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert (f"{folder}: damaged (its {whole}" if is_whole else unfinished) in told
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert (f"{folder}: damaged (its {whole}" if is_whole else unfinished) in warning
 
 
 def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:
@@ -426,7 +430,7 @@ def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:
         (float("inf"), "bf16", "features: hidden state 2 of the base model has values that are not finite"),
     ],
 )
-def test_values_that_cannot_be_stored(tmp_path: Path, large: float, precision: str, says: str) -> None:
+def test_values_that_cannot_be_stored_are_refused(tmp_path: Path, large: float, precision: str, says: str) -> None:
     def compute(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
         values = dict(Base()(batch, states))
         values[2][0, 0, 0] = large
@@ -434,10 +438,10 @@ def test_values_that_cannot_be_stored(tmp_path: Path, large: float, precision: s
 
     with pytest.raises(DataError) as caught:
         build(tmp_path, base=compute, precision=precision)
-    assert one_line(caught) == says
+    assert check_one_line(caught) == says
 
 
-def test_padding_may_hold_anything(tmp_path: Path) -> None:
+def test_states_of_padding_are_ignored(tmp_path: Path) -> None:
     def compute(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
         padding = batch["attention_mask"].unsqueeze(2) == 0
         return {state: values.masked_fill(padding, float("nan")) for state, values in Base()(batch, states).items()}
@@ -445,10 +449,10 @@ def test_padding_may_hold_anything(tmp_path: Path) -> None:
     expect_all(build(tmp_path, base=compute), make_examples())
 
 
-# --- on the way to a model
+# --- reading for a model
 
 
-def test_a_store_travels_as_its_folder(tmp_path: Path) -> None:
+def test_a_store_is_pickled_as_its_folder(tmp_path: Path) -> None:
     store = build(tmp_path, make_examples([60] * 50))
     sent = pickle.dumps(store)
     assert len(sent) < 1000
@@ -472,10 +476,10 @@ def test_batches_get_the_states_of_their_rows(tmp_path: Path, workers: int) -> N
         assert numbered.gold(2) == [2]
         loader = DataLoader(numbered, 3, shuffle=True, collate_fn=collate_rows, num_workers=workers)
         for batch in loader:
-            found = reader(batch, (3, 0))
-            assert found.keys() == batch.keys() | {"states"}
-            assert tuple(found["states"]) == (3, 0)
-            for state, values in found["states"].items():
-                expected = value(batch["input_ids"], batch["token_type_ids"], state)
+            extended = reader(batch, (3, 0))
+            assert extended.keys() == batch.keys() | {"states"}
+            assert tuple(extended["states"]) == (3, 0)
+            for state, values in extended["states"].items():
+                expected = compute_states(batch["input_ids"], batch["token_type_ids"], state)
                 assert values.dtype == torch.float32
                 assert torch.equal(values, expected * batch["attention_mask"].unsqueeze(2))

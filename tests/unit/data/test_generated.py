@@ -1,4 +1,4 @@
-"""Generated data sets against plain loops: a queue, pointers followed one by one, Python's own addition."""
+"""Generated data sets, compared with plain loops: a queue, pointers followed one by one, Python's own addition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.data import RunData, load_labelled_data
 from adadepth.errors import ConfigError
 from tests.marks_support import quick_one_in
 
-from .support import same
+from .support import is_same_example
 
 FEW: dict[str, Any] = {"max_evaluation_examples": 40, "train_examples": 3000}
 KINDS: dict[str, DatasetConfig] = {
@@ -38,15 +38,17 @@ def load(kind: str, seed: int = 0, **options: Any) -> RunData:
     return load_labelled_data(dataset, TokenizerConfig(), seed, **options)
 
 
-def tokens(data: RunData, example: dict[str, Any]) -> list[str]:
+def decode_symbols(data: RunData, example: dict[str, Any]) -> list[str]:
     assert data.tokenizer is not None
     return data.tokenizer.convert_ids_to_tokens(example["input_ids"])
 
 
-def some(data: RunData) -> list[tuple[str, dict[str, Any]]]:
-    """Examples of training and of every evaluation set."""
-    found = [("train", data.train[(epoch, index)]) for epoch in (0, 3) for index in (0, 7, 1023, 1024, 2999)]
-    return found + [(name, examples[index]) for name, examples in data.evaluation.items() for index in range(40)]
+def list_examples(data: RunData) -> list[tuple[str, dict[str, Any]]]:
+    """Return examples of training and of every evaluation set."""
+    named_examples = [("train", data.train[(epoch, index)]) for epoch in (0, 3) for index in (0, 7, 1023, 1024, 2999)]
+    return named_examples + [
+        (name, examples[index]) for name, examples in data.evaluation.items() for index in range(40)
+    ]
 
 
 @pytest.mark.parametrize("kind", quick_one_in(2, [*KINDS, "parity"]))
@@ -55,17 +57,17 @@ def test_examples_are_pure_functions_of_seed_epoch_and_index(kind: str) -> None:
     for index in (2999, 0, 1500):
         first = data.train[(2, index)]
         data.train[(1, 7)]  # another epoch between them must not matter
-        assert same(first, again.train[(2, index)])
-        assert not same(first, data.train[(3, index)])
-        assert not same(first, other.train[(2, index)])
+        assert is_same_example(first, again.train[(2, index)])
+        assert not is_same_example(first, data.train[(3, index)])
+        assert not is_same_example(first, other.train[(2, index)])
     for name in data.evaluation:
-        assert same(data.evaluation[name][5], other.evaluation[name][5])
-        assert not same(data.evaluation[name][5], data.evaluation[name][6])
-    assert same(pickle.loads(pickle.dumps(data.train))[(2, 5)], data.train[(2, 5)])
+        assert is_same_example(data.evaluation[name][5], other.evaluation[name][5])
+        assert not is_same_example(data.evaluation[name][5], data.evaluation[name][6])
+    assert is_same_example(pickle.loads(pickle.dumps(data.train))[(2, 5)], data.train[(2, 5)])
 
 
 @kinds
-def test_sets_and_what_is_said_of_them(kind: str, tmp_path: Any) -> None:
+def test_a_data_set_has_its_sets_summary_and_tokenizer(kind: str, tmp_path: Any) -> None:
     data = load(kind)
     assert list(data.evaluation) == SETS[kind]
     assert data.summary["evaluation"] == {name: {"examples": 40} for name in SETS[kind]}
@@ -77,12 +79,12 @@ def test_sets_and_what_is_said_of_them(kind: str, tmp_path: Any) -> None:
     assert words is not None
     words.save_pretrained(tmp_path)
     example = data.train[(0, 0)]
-    read = AutoTokenizer.from_pretrained(tmp_path)(" ".join(tokens(data, example)), add_special_tokens=False)
+    read = AutoTokenizer.from_pretrained(tmp_path)(" ".join(decode_symbols(data, example)), add_special_tokens=False)
     assert read["input_ids"] == example["input_ids"].tolist()
 
 
 @pytest.mark.parametrize("kind", ["maze", "hops", "addition"])
-def test_batches_of_tagged_tokens(kind: str) -> None:
+def test_batches_have_tags_and_difficulties(kind: str) -> None:
     data = load(kind)
     examples = [data.train[(0, 0)], *(examples[0] for examples in data.evaluation.values())]
     batch = data.collate(examples)
@@ -100,47 +102,47 @@ def test_batches_of_tagged_tokens(kind: str) -> None:
     assert all(tensor.dtype in (torch.int64, torch.uint8) for tensor in batch.values())
 
 
-def distances_by_queue(rows: list[str]) -> dict[tuple[int, int], int]:
-    """Breadth-first search, one cell after the other."""
+def compute_distances_by_queue(rows: list[str]) -> dict[tuple[int, int], int]:
+    """Return distances by breadth-first search, one cell after the other."""
     (start,) = [(y, x) for y, row in enumerate(rows) for x, symbol in enumerate(row) if symbol == "S"]
-    found, queue = {start: 0}, deque([start])
+    distances, queue = {start: 0}, deque([start])
     while queue:
         y, x = queue.popleft()
         for cell in ((y + 1, x), (y - 1, x), (y, x + 1), (y, x - 1)):
-            inside = all(0 <= place < len(rows) for place in cell)
-            if inside and cell not in found and rows[cell[0]][cell[1]] != "#":
-                found[cell] = found[y, x] + 1
+            inside = all(0 <= coordinate < len(rows) for coordinate in cell)
+            if inside and cell not in distances and rows[cell[0]][cell[1]] != "#":
+                distances[cell] = distances[y, x] + 1
                 queue.append(cell)
-    return found
+    return distances
 
 
-def test_mazes() -> None:
+def test_labels_of_mazes_equal_a_breadth_first_search() -> None:
     data, sizes, walls = load("maze"), {"train": 6, "inside": 6, "beyond_8": 8, "beyond_10": 10}, []
-    for name, example in some(data):
-        size, symbols = sizes[name], tokens(data, example)
+    for name, example in list_examples(data):
+        size, symbols = sizes[name], decode_symbols(data, example)
         assert len(symbols) == size**2
         rows = ["".join(symbols[start : start + size]) for start in range(0, size**2, size)]
         walls.append(np.mean([symbol == "#" for symbol in symbols]))
-        distances = distances_by_queue(rows)
+        distances = compute_distances_by_queue(rows)
         first_row, first_column = example["position_ids"][0], example["token_type_ids"][0]
         assert 0 <= first_row <= 12 - size
         assert 0 <= first_column <= 12 - size
-        for place, symbol in enumerate(symbols):
-            cell = divmod(place, size)
-            assert example["position_ids"][place] - first_row == cell[0]
-            assert example["token_type_ids"][place] - first_column == cell[1]
-            label, difficulty = example["labels"][place], example["difficulties"][place]
+        for position, symbol in enumerate(symbols):
+            cell = divmod(position, size)
+            assert example["position_ids"][position] - first_row == cell[0]
+            assert example["token_type_ids"][position] - first_column == cell[1]
+            label, difficulty = example["labels"][position], example["difficulties"][position]
             if symbol == ".":
                 assert (label, difficulty) == (int(cell in distances), distances.get(cell, -1))
             else:
                 assert (label, difficulty) == (-100, -1)
     assert abs(np.mean(walls) - 0.4) < 0.03
-    places = {(example["position_ids"][0], example["token_type_ids"][0]) for _, example in some(data)}
-    assert len(places) > 25
+    origins = {(example["position_ids"][0], example["token_type_ids"][0]) for _, example in list_examples(data)}
+    assert len(origins) > 25
 
 
 def follow(symbols: list[str], node: int) -> tuple[str, int]:
-    """Colour and number of hops of a node."""
+    """Return colour and number of hops of a node."""
     hops = 0
     while symbols[node].startswith(">"):
         node, hops = int(symbols[node].removeprefix(">")), hops + 1
@@ -150,14 +152,14 @@ def follow(symbols: list[str], node: int) -> tuple[str, int]:
 RANGES = {"train": (0, 5), "inside": (0, 5), "beyond": (6, 7)}
 
 
-def test_pointers() -> None:
+def test_labels_of_pointers_equal_followed_ones() -> None:
     data, seen = load("hops"), {name: [0] * 8 for name in RANGES}
-    for name, example in some(data):
-        symbols, (low, high) = tokens(data, example), RANGES[name]
+    for name, example in list_examples(data):
+        symbols, (low, high) = decode_symbols(data, example), RANGES[name]
         for node in range(16):
             colour, hops = follow(symbols, node)
-            wanted = data.labels.index(colour) if low <= hops <= high else -100
-            assert (example["labels"][node], example["difficulties"][node]) == (wanted, hops)
+            expected = data.labels.index(colour) if low <= hops <= high else -100
+            assert (example["labels"][node], example["difficulties"][node]) == (expected, hops)
             seen[name][hops] += 1
         assert len({follow(symbols, node)[0] for node in range(16) if follow(symbols, node)[1] == high}) > 1
     assert seen["inside"][6:] == [0, 0]
@@ -166,10 +168,10 @@ def test_pointers() -> None:
 
 
 @pytest.mark.parametrize("cls_tokens", [1, 2])
-def test_one_marked_node(cls_tokens: int) -> None:
+def test_the_label_is_that_of_the_marked_node(cls_tokens: int) -> None:
     data, seen = load("hops_sequence", cls_tokens=cls_tokens), set()
-    for name, example in some(data):
-        symbols = tokens(data, example)
+    for name, example in list_examples(data):
+        symbols = decode_symbols(data, example)
         assert symbols[:cls_tokens] == ["[CLS]"] * cls_tokens
         assert symbols[-1] == "[SEP]"
         (marked,) = np.flatnonzero(example["token_type_ids"])
@@ -180,26 +182,26 @@ def test_one_marked_node(cls_tokens: int) -> None:
     assert seen == set(range(8))
 
 
-def test_a_sequence_of_pointers_that_does_not_fit_is_one_line() -> None:
+def test_a_sequence_of_pointers_that_does_not_fit_is_a_one_line_error() -> None:
     dataset = HopsConfig(name="hops", unit=LabelledUnit.sequence, sequence_length=18)
     load_labelled_data(dataset, TokenizerConfig(), 0)
     with pytest.raises(ConfigError, match=r"sequence_length=18: 16 nodes and the special tokens need 19"):
         load_labelled_data(dataset, TokenizerConfig(), 0, cls_tokens=2)
 
 
-def test_additions() -> None:
+def test_labels_of_additions_equal_python_sums() -> None:
     data, digits, nines = load("addition"), {"train": 7, "inside": 7, "beyond_9": 9, "beyond_11": 11}, []
-    for name, example in some(data):
-        columns = [tuple(map(int, symbol.split("+"))) for symbol in tokens(data, example)]
+    for name, example in list_examples(data):
+        columns = [tuple(map(int, symbol.split("+"))) for symbol in decode_symbols(data, example)]
         assert len(columns) == digits[name] + 1
         first, second = (int("".join(str(column[row]) for column in columns)) for row in (0, 1))
         assert "".join(map(str, example["labels"])) == str(first + second).zfill(len(columns))
-        for place in range(len(columns)):
-            lower = [sum(column) for column in columns[place + 1 :]]
+        for position in range(len(columns)):
+            lower = [sum(column) for column in columns[position + 1 :]]
             decided = [number + 1 for number, total in enumerate(lower) if total != 9]
-            assert example["difficulties"][place] == (decided[0] if decided else len(lower))
+            assert example["difficulties"][position] == (decided[0] if decided else len(lower))
         nines += [sum(column) == 9 for column in columns[1:]]
-        place = example["position_ids"][0]
-        assert 0 <= place <= 12 - len(columns)
-        assert example["position_ids"].tolist() == list(range(place, place + len(columns)))
+        position = example["position_ids"][0]
+        assert 0 <= position <= 12 - len(columns)
+        assert example["position_ids"].tolist() == list(range(position, position + len(columns)))
     assert abs(np.mean(nines) - 0.5) < 0.06

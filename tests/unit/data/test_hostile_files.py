@@ -1,4 +1,4 @@
-"""Files that no text is in: devices, pipes, what opens to far more than there is, rows that belong to nobody."""
+"""Files without text: devices, pipes, decompression bombs, and rows without an owner."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 
 
-def test_a_device_is_no_text() -> None:
+def test_a_device_is_refused() -> None:
     with pytest.raises(DataError, match=r"^dataset.path=/dev/zero: must be a file or a folder$"):
         find_files("dataset.path", "/dev/zero")
 
 
-def test_a_pipe_is_no_file_of_texts(tmp_path: Path) -> None:
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match=r"pipe: must be a file$"):
         read_texts(f"@{tmp_path}/pipe")
@@ -40,7 +40,7 @@ def test_a_huge_file_of_texts_is_refused(tmp_path: Path) -> None:
         read_texts(f"@{tmp_path}/texts")
 
 
-def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
         for _ in range(100):
             file.write(b" " * 2**20)
@@ -52,7 +52,9 @@ def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None
     ([None, "a"], "a dog", "dataset.id_column=id: there, row 0 has no id; null uses row numbers as ids"),
     (["a", "b"], "a dog" * 200_001, "there, row 0 has 1,000,005 characters, more than 1,000,000; shorten it"),
 ])  # fmt: skip
-def test_questions_have_ids_and_contexts_that_can_be_read(ids: list[str | None], context: str, message: str) -> None:
+def test_questions_without_a_readable_id_or_context_are_refused(
+    ids: list[str | None], context: str, message: str
+) -> None:
     dataset = configured("act_squad").dataset
     answers = {"text": ["dog"], "answer_start": [2]}
     rows = [{"question": "what?", "context": context, "answers": answers, "id": number} for number in ids]
@@ -61,7 +63,7 @@ def test_questions_have_ids_and_contexts_that_can_be_read(ids: list[str | None],
         list(read_rows(batch, dataset, 0))
 
 
-def test_mazes_of_walls_are_refused() -> None:
+def test_mazes_without_a_path_are_refused() -> None:
     dataset = MazePathConfig(name="maze_path", walls=0.99, size=5)
     with pytest.raises(ConfigError, match=r"^dataset.walls=0.99: hardly a maze of dataset.size=5 has a path$"):
         draw_paths(dataset, 4, 0, evaluation=False)
@@ -77,8 +79,8 @@ def test_puzzles_without_a_question_are_refused() -> None:
         build_puzzle_data(MazePathConfig(name="maze_path", sequence_length=8), wide, {}, "ab", {})
 
 
-def test_a_cache_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    """As in a home that may not be written, which is above the folder."""
+def test_a_cache_that_cannot_be_created_is_a_one_line_error(tmp_path: Path) -> None:
+    """Use a home that may not be written, which is above the folder."""
     (tmp_path / "home").write_text("")
     with pytest.raises(DataError, match=r"^dataset.cache_dir="):
         ensure_folder(tmp_path / "home" / ".cache" / "adadepth", "name", lambda folder: None)

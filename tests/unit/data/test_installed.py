@@ -1,4 +1,4 @@
-"""A data set of an installed package, from its entry point to its batches."""
+"""Data set of an installed package, from its entry point to its batches."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def moods(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
+def test_rows_of_an_installed_data_set_are_read_like_those_of_any_table(moods: Path) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
         assert "moods" in list_dataset_schemas()
         assert "dataset.repeats" in set(list_keys())
@@ -88,14 +88,14 @@ def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
     ("dataset.repeats=0", "dataset.repeats=0: must be at least 1"),
     ("dataset.source=hub", "dataset.source=hub: dataset=moods is read from local files; leave it at local"),
 ]))  # fmt: skip
-def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -> None:
+def test_a_wrong_setting_is_a_one_line_error(moods: Path, override: str, message: str) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
         with pytest.raises(ConfigError) as raised:
             configured("act_cola", "dataset=moods", override)
         assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(("name", "place", "message"), [
+@pytest.mark.parametrize(("name", "target", "message"), [
     ("moods", "moods:Moods", "must be an adadepth.config.kinds.Kind, not type"),
     ("moods", "moods:PLAIN", "it needs a loader and a problem, or a loader and evaluate, or settings"),
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
@@ -104,8 +104,8 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
     ("feelings", "moods:MOODS", "its settings name it 'moods'"),
     ("labelled", "moods:MOODS", "a data set of that name already exists"),
 ])  # fmt: skip
-def test_a_broken_one_is_one_line(moods: Path, name: str, place: str, message: str) -> None:
-    with package_on_path(moods, "adadepth-moods", {GROUP: {name: place}}):
+def test_a_broken_data_set_is_a_one_line_error(moods: Path, name: str, target: str, message: str) -> None:
+    with package_on_path(moods, "adadepth-moods", {GROUP: {name: target}}):
         with pytest.raises(ConfigError) as raised:
             kinds()
         assert message in str(raised.value)

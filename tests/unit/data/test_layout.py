@@ -1,4 +1,4 @@
-"""Special tokens and truncation, against the tokenizers' own."""
+"""Special tokens and truncation, compared with the tokenizers' own."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import encode_sentences, list_needed_tokens, load_tokenizer
 from adadepth.errors import CheckpointError, DataError
 
-from .labelled_support import config, load, rows_of_pairs, write_splits
+from .labelled_support import load, make_labelled_config, make_pair_rows, write_splits
 from .tokenizers_support import KINDS, tokenizer
 
 TOKENIZERS = {kind: tokenizer(kind) for kind in KINDS}
 TEXTS = st.lists(st.sampled_from(["cat", "don't", "lots", "stop", "345"]), min_size=1, max_size=15).map(" ".join)
 
 
-def bare(words: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """A copy that adds no special tokens."""
+def strip_special_tokens(words: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Return a copy that adds no special tokens."""
     copy = PreTrainedTokenizerFast(
         tokenizer_object=type(words.backend_tokenizer).from_str(words.backend_tokenizer.to_str()),
         cls_token=words.cls_token, sep_token=words.sep_token, pad_token=words.pad_token, unk_token=words.unk_token,
@@ -34,24 +34,24 @@ def bare(words: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 
 @settings(deadline=None)
 @given(st.sampled_from(KINDS), st.lists(TEXTS, min_size=1, max_size=2), st.integers(8, 40))
-def test_sequences_are_those_of_the_tokenizer(kind: str, texts: list[str], length: int) -> None:
+def test_sequences_equal_those_of_the_tokenizer(kind: str, texts: list[str], length: int) -> None:
     words = TOKENIZERS[kind]
     expected = words(
         *texts, truncation="longest_first", max_length=length, return_token_type_ids=True,
         return_special_tokens_mask=True,
     )  # fmt: skip
     layout = Layout.from_tokenizer(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
-    found = layout.build(encode_sentences(words, texts))
+    sequence = layout.build(encode_sentences(words, texts))
     for name in ("input_ids", "token_type_ids", "special_tokens_mask"):
-        assert found[name].tolist() == expected[name]
+        assert sequence[name].tolist() == expected[name]
     assert layout.room(len(texts)) == length - words.num_special_tokens_to_add(pair=len(texts) == 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=2), st.integers(8, 20))
-def test_texts_are_cut_where_the_tokenizer_cuts_them(kind: str, texts: list[str], length: int) -> None:
-    """huggingface/transformers#12909: dialogues whose last words matter; `truncation_side` was not read."""
+def test_texts_are_truncated_like_the_tokenizer_does(kind: str, texts: list[str], length: int) -> None:
+    """Read `truncation_side`, for dialogues whose last words matter (huggingface/transformers#12909)."""
     words = tokenizer(kind)
     words.truncation_side = "left"
     expected = words(*texts, truncation="longest_first", max_length=length)["input_ids"]
@@ -60,30 +60,32 @@ def test_texts_are_cut_where_the_tokenizer_cuts_them(kind: str, texts: list[str]
     (encoded,) = encode_texts(words, layout, [tuple(texts)])
     assert encoded.example["input_ids"].tolist() == expected
     spans = words(*texts, truncation="longest_first", max_length=length, return_offsets_mapping=True)["offset_mapping"]
-    assert [place.span for place in encoded.places if place is not None] == [span for span in spans if span != (0, 0)]
+    assert [location.span for location in encoded.places if location is not None] == [
+        span for span in spans if span != (0, 0)
+    ]
 
 
-def test_further_cls_stand_where_the_first_one_does() -> None:
+def test_additional_cls_follow_the_first_one() -> None:
     words = TOKENIZERS["roberta"]
-    found = Layout.from_tokenizer(words, 40, cls_tokens=2, double_cls_pairs="both").build([[7, 8], [9]])
-    assert found["input_ids"].tolist() == [0, 0, 7, 8, 2, 2, 0, 9, 2]
-    assert found["special_tokens_mask"].tolist() == [1, 1, 0, 0, 1, 1, 1, 0, 1]
+    sequence = Layout.from_tokenizer(words, 40, cls_tokens=2, double_cls_pairs="both").build([[7, 8], [9]])
+    assert sequence["input_ids"].tolist() == [0, 0, 7, 8, 2, 2, 0, 9, 2]
+    assert sequence["special_tokens_mask"].tolist() == [1, 1, 0, 0, 1, 1, 1, 0, 1]
 
 
-def test_a_model_that_reads_cls_gets_one_from_a_tokenizer_that_adds_none() -> None:
-    words = bare(TOKENIZERS["bert"])
+def test_a_model_that_reads_cls_gets_one_from_any_tokenizer() -> None:
+    words = strip_special_tokens(TOKENIZERS["bert"])
     cls, sep = words.cls_token_id, words.sep_token_id
-    own, given_one = Layout.from_tokenizer(words, 40, cls_tokens=0), Layout.from_tokenizer(words, 40)
-    assert own.build([[7], [9]])["input_ids"].tolist() == [7, 9]
-    found = given_one.build([[7], [9]])
-    assert found["input_ids"].tolist() == [cls, 7, sep, 9, sep]
-    assert found["token_type_ids"].tolist() == [0, 0, 0, 1, 1]
+    without_cls, with_cls = Layout.from_tokenizer(words, 40, cls_tokens=0), Layout.from_tokenizer(words, 40)
+    assert without_cls.build([[7], [9]])["input_ids"].tolist() == [7, 9]
+    sequence = with_cls.build([[7], [9]])
+    assert sequence["input_ids"].tolist() == [cls, 7, sep, 9, sep]
+    assert sequence["token_type_ids"].tolist() == [0, 0, 0, 1, 1]
 
 
 # --- which tokenizers are accepted
 
 
-def test_a_tokenizer_needs_what_its_reader_needs(tmp_path: Path) -> None:
+def test_a_tokenizer_without_required_tokens_is_refused(tmp_path: Path) -> None:
     TOKENIZERS["t5"].save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path), list_needed_tokens(0)).get_vocab() == TOKENIZERS["t5"].get_vocab()
     with pytest.raises(DataError, match=r"the model needs cls_token, sep_token, "):
@@ -92,25 +94,27 @@ def test_a_tokenizer_needs_what_its_reader_needs(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path))
 
 
-def test_a_tokenizer_may_lie_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_is_loaded_from_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     TOKENIZERS["bert"].save_pretrained(tmp_path / "weights_in_wheels" / "base")
     (tmp_path / "weights_in_wheels" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    found = load_tokenizer("package:weights_in_wheels/base")
-    assert found("a cat")["input_ids"] == TOKENIZERS["bert"]("a cat")["input_ids"]
+    loaded = load_tokenizer("package:weights_in_wheels/base")
+    assert loaded("a cat")["input_ids"] == TOKENIZERS["bert"]("a cat")["input_ids"]
     with pytest.raises(CheckpointError, match=r"^tokenizer.path=package:weights_in_wheels/other: .* no folder other$"):
         load_tokenizer("package:weights_in_wheels/other")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labelled_data_with_any_tokenizer(tmp_path: Path, kind: str) -> None:
+def test_labelled_data_equal_those_of_any_tokenizer(tmp_path: Path, kind: str) -> None:
     TOKENIZERS[kind].save_pretrained(tmp_path / "tokenizer")
     words = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
-    rows = rows_of_pairs(8)
+    rows = make_pair_rows(8)
     path = write_splits(tmp_path / "in", train=rows, validation=rows[:2])
-    found = load(config(path, tmp_path / "cache"), TokenizerConfig(path=str(tmp_path / "tokenizer")), cls_tokens=0)
+    loaded = load(
+        make_labelled_config(path, tmp_path / "cache"), TokenizerConfig(path=str(tmp_path / "tokenizer")), cls_tokens=0
+    )
     for index, row in enumerate(rows):
         expected = words(row["premise"], row["hypothesis"], truncation="longest_first", max_length=64)
-        assert found.train[(0, index)]["input_ids"].tolist() == expected["input_ids"]
-    batch = found.collate([found.train[(0, index)] for index in range(8)])
+        assert loaded.train[(0, index)]["input_ids"].tolist() == expected["input_ids"]
+    batch = loaded.collate([loaded.train[(0, index)] for index in range(8)])
     assert (batch["input_ids"][batch["attention_mask"] == 0] == words.pad_token_id).all()

@@ -1,3 +1,5 @@
+"""Masking of words for pretraining, compared with published shares and uniform draws."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -21,28 +23,28 @@ from adadepth.data.pretraining.masking import (
 )
 from adadepth.data.randomness import Purpose, random_generator
 
-from .support import MaskingConfig, plain_vocabulary
+from .support import MaskingConfig, make_vocabulary
 
 CLS, SEP, MASK = 2, 3, 4
 
 
-def sentence(length: int, seed: int = 0, size: int = 1000) -> np.ndarray:
+def make_sentence(length: int, seed: int = 0, size: int = 1000) -> np.ndarray:
     words = np.random.default_rng(seed).integers(5, size, length)
     return np.concatenate([[CLS], words[: length // 2], [SEP], words[length // 2 :], [SEP]])
 
 
-def generator(index: int) -> np.random.Generator:
+def make_generator(index: int) -> np.random.Generator:
     return random_generator(0, Purpose.EXAMPLE, 0, index)
 
 
-def test_the_shares_are_80_10_10_and_the_kinds_mean_what_they_say() -> None:
+def test_the_shares_are_80_10_10_and_kinds_match_the_tokens() -> None:
     vocabulary, counts = (
-        plain_vocabulary(12),
+        make_vocabulary(12),
         np.zeros(4, dtype=int),
     )  # 7 ordinary tokens: a draw often hits the original
     for index in range(400):
-        ids = sentence(120, index, size=12)
-        fed, labels, kinds = mask_tokens(ids, vocabulary, MaskingConfig(max_predictions=None), generator(index))
+        ids = make_sentence(120, index, size=12)
+        fed, labels, kinds = mask_tokens(ids, vocabulary, MaskingConfig(max_predictions=None), make_generator(index))
         assert ((kinds == NOT_SELECTED) == (labels == IGNORE)).all()
         assert (labels[kinds > 0] == ids[kinds > 0]).all()
         assert ((kinds == MASKED) == (fed == MASK)).all()
@@ -58,15 +60,17 @@ def test_the_shares_are_80_10_10_and_the_kinds_mean_what_they_say() -> None:
 
 
 def test_random_replacements_are_uniform_over_the_other_ordinary_tokens() -> None:
-    vocabulary, counts = plain_vocabulary(11), np.zeros(11)
+    vocabulary, counts = make_vocabulary(11), np.zeros(11)
     masking = MaskingConfig(mask_share=0.0, random_share=1.0, max_predictions=None, probability=0.5)
     for index in range(300):
-        fed, labels, _ = mask_tokens(np.full(60, 7), vocabulary, masking, generator(index))
+        fed, labels, _ = mask_tokens(np.full(60, 7), vocabulary, masking, make_generator(index))
         counts += np.bincount(fed[labels != IGNORE], minlength=11)
     assert counts[7] == 0
     assert counts[:5].sum() == 0
-    drawn = counts[[5, 6, 8, 9, 10]]
-    assert ((drawn - drawn.mean()) ** 2 / drawn.mean()).sum() < 18.5  # 4 degrees of freedom, p = 0.001
+    replacement_counts = counts[[5, 6, 8, 9, 10]]
+    assert (
+        (replacement_counts - replacement_counts.mean()) ** 2 / replacement_counts.mean()
+    ).sum() < 18.5  # 4 degrees of freedom, p = 0.001
 
 
 def test_ngram_lengths_follow_one_over_n() -> None:
@@ -75,10 +79,10 @@ def test_ngram_lengths_follow_one_over_n() -> None:
 
 
 def test_masked_runs_favour_short_ngrams_in_the_published_proportion() -> None:
-    vocabulary, lengths = plain_vocabulary(), []
+    vocabulary, lengths = make_vocabulary(), []
     masking = MaskingConfig(probability=0.01, max_predictions=None)  # so sparse that runs hardly ever meet
     for index in range(400):
-        _, labels, _ = mask_tokens(sentence(1000, index), vocabulary, masking, generator(index))
+        _, labels, _ = mask_tokens(make_sentence(1000, index), vocabulary, masking, make_generator(index))
         selected = np.flatnonzero(labels != IGNORE)
         runs = np.split(selected, np.flatnonzero(np.diff(selected) > 1) + 1)
         lengths.extend(len(run) for run in runs)
@@ -87,16 +91,18 @@ def test_masked_runs_favour_short_ngrams_in_the_published_proportion() -> None:
     assert shares == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=0.05)
 
 
-def test_words_are_selected_whole() -> None:
-    vocabulary = plain_vocabulary(word_every=3)  # 6, 9, 12, ... begin a word, the rest continue one
+def test_whole_words_are_selected() -> None:
+    vocabulary = make_vocabulary(word_every=3)  # 6, 9, 12, ... begin a word, the rest continue one
     ids = np.concatenate([[CLS], np.arange(6, 96), [SEP]])
     for index in range(50):
-        _, labels, _ = mask_tokens(ids, vocabulary, MaskingConfig(), generator(index))
-        chosen = (labels != IGNORE)[1:-1].reshape(30, 3)
-        assert (chosen.all(axis=1) == chosen.any(axis=1)).all()
+        _, labels, _ = mask_tokens(ids, vocabulary, MaskingConfig(), make_generator(index))
+        selected = (labels != IGNORE)[1:-1].reshape(30, 3)
+        assert (selected.all(axis=1) == selected.any(axis=1)).all()
     single = MaskingConfig(whole_word=False, max_ngram=1)
-    broken = [mask_tokens(ids, vocabulary, single, generator(i))[1][1:-1].reshape(30, 3) != IGNORE for i in range(5)]
-    assert any((chosen.any(axis=1) != chosen.all(axis=1)).any() for chosen in broken)
+    broken = [
+        mask_tokens(ids, vocabulary, single, make_generator(i))[1][1:-1].reshape(30, 3) != IGNORE for i in range(5)
+    ]
+    assert any((selected.any(axis=1) != selected.all(axis=1)).any() for selected in broken)
 
 
 @settings(max_examples=50, deadline=None)
@@ -109,14 +115,14 @@ def test_words_are_selected_whole() -> None:
     whole_word=st.booleans(),
     seed=st.integers(0, 2**70),
 )
-def test_properties(
+def test_masking_keeps_its_invariants(
     ids: list[int], probability: float, limit: int | None, longest: int, word_every: int, whole_word: bool, seed: int
 ) -> None:
     original = np.array([CLS, *ids, SEP])
     masking = MaskingConfig(
         probability=probability, max_predictions=limit, max_ngram=longest, whole_word=whole_word
     )  # fmt: skip
-    vocabulary = plain_vocabulary(50, word_every)
+    vocabulary = make_vocabulary(50, word_every)
     fed, labels, kinds = mask_tokens(original, vocabulary, masking, random_generator(seed, Purpose.EXAMPLE, -1, 9))
     selected = labels != IGNORE
     ordinary = int((original >= 5).sum())
@@ -141,11 +147,11 @@ def test_properties(
         (["a", "b"], [True, True]),
     ],
 )
-def test_word_starts_of_every_kind_of_vocabulary(pieces: list[str], starts: list[bool]) -> None:
+def test_word_starts_are_found_in_every_kind_of_vocabulary(pieces: list[str], starts: list[bool]) -> None:
     assert find_word_starts(pieces).tolist() == starts
 
 
-def test_vocabulary_of_a_tokenizer(data: RunData) -> None:
+def test_a_vocabulary_follows_from_its_tokenizer(data: RunData) -> None:
     vocabulary = Vocabulary.from_tokenizer(data.tokenizer)
     assert (vocabulary.pad, vocabulary.cls, vocabulary.sep, vocabulary.mask) == (0, 2, 3, 4)
     assert vocabulary.ordinary.tolist() == list(range(5, len(data.tokenizer)))

@@ -1,4 +1,4 @@
-"""Texts with several endings on their way from files to batches."""
+"""Texts with several endings, from files to batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(folder: Path, rows: list[dict[str, Any]] = ROWS, suffix: str = "jsonl",
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
-def test_choices_are_the_pairs_of_the_library(suffix: str, tmp_path: Path) -> None:
+def test_choices_equal_the_pairs_of_the_library(suffix: str, tmp_path: Path) -> None:
     data, words = load(tmp_path, suffix=suffix), tokenizer("bert")
     batch = data.collate([data.train[(0, number)] for number in range(6)])
     expected = words(
@@ -50,17 +50,17 @@ def test_choices_are_the_pairs_of_the_library(suffix: str, tmp_path: Path) -> No
     assert batch["labels"].tolist() == [row["label"] for row in ROWS]
     assert data.train.lengths().tolist() == batch["attention_mask"].sum(-1).max(dim=1).values.tolist()
     assert data.summary["train"]["choices"] == 24
-    lengths = [len(words(*pair)["input_ids"]) for pair in pairs()]  # with three special tokens
+    lengths = [len(words(*pair)["input_ids"]) for pair in list_pairs()]  # with three special tokens
     assert data.summary["train"]["cut"] == sum(length > 32 for length in lengths)
     assert data.summary["train"]["tokens"] == sum(length - 3 for length in lengths)
     assert data.summary["train"]["tokens_used"] == sum(min(length, 32) - 3 for length in lengths)
 
 
-def pairs() -> list[tuple[str, str]]:
+def list_pairs() -> list[tuple[str, str]]:
     return [(row["sent1"], f"{row['sent2']} {row[f'ending{choice}']}") for row in ROWS for choice in range(4)]
 
 
-def test_one_context_column_and_other_labels(tmp_path: Path) -> None:
+def test_one_context_column_and_other_labels_are_read(tmp_path: Path) -> None:
     rows = [{"question": "stop?", "a": "a cat", "b": "lots", "right": name} for name in ("A", "B", "A")]
     columns = {"context_columns": ["question"], "ending_columns": ["a", "b"], "label_column": "right"}
     data = load(tmp_path, rows, labels=["A", "B"], **columns)
@@ -77,7 +77,7 @@ def test_one_context_column_and_other_labels(tmp_path: Path) -> None:
     ({"ending1": 3}, {}, "dataset.ending_columns=ending1: .*, line 1 holds int, not text"),
     ({}, {"ending_columns": ["ending0", "endng1"]}, "dataset.ending_columns=endng1: .*did you mean 'ending1'?"),
 ])  # fmt: skip
-def test_what_is_wrong_is_one_line(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_one_line_errors(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=expected) as raised:
         load(tmp_path, [{**row, **change} for row in ROWS], **settings)
     assert "\n" not in str(raised.value)

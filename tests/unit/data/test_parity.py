@@ -1,3 +1,5 @@
+"""Parity of vectors and token sequences, with the number of ones as difficulty."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -21,7 +23,7 @@ def load(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> RunData:
 
 
 @pytest.mark.parametrize("counted", ["nonzero", "positive"])
-def test_values_labels_and_difficulty(counted: str) -> None:
+def test_values_labels_and_difficulty_agree(counted: str) -> None:
     data = load(size=20, train_ones=[3, 11], counted=counted)
     examples = [data.train[(0, index)] for index in range(len(data.train))]
     values = np.stack([example["inputs"] for example in examples])
@@ -32,7 +34,7 @@ def test_values_labels_and_difficulty(counted: str) -> None:
     assert [example["label"] for example in examples] == (ones % 2).tolist()
     assert [example["difficulty"] for example in examples] == ones.tolist()
     assert [example["index"] for example in examples] == list(range(3000))
-    # Every number of ones is as likely, and so is every place and sign: within 5 standard deviations.
+    # Numbers of ones, positions and signs are equally likely, within 5 standard deviations.
     counts = Counter(number.tolist())
     assert sorted(counts) == list(range(3, 12))
     assert all(abs(count - 3000 / 9) < 5 * (3000 / 9) ** 0.5 for count in counts.values())
@@ -40,7 +42,7 @@ def test_values_labels_and_difficulty(counted: str) -> None:
     assert abs(values.sum()) < 5 * (7 * 3000) ** 0.5
 
 
-def test_no_example_comes_twice() -> None:
+def test_no_example_occurs_twice() -> None:
     data = load(train_ones=[10, 64])
     rows = {data.train[(epoch, index)]["inputs"].tobytes() for epoch in (0, 1) for index in range(3000)}
     rows |= {data.evaluation["interpolation"][index]["inputs"].tobytes() for index in range(500)}
@@ -50,8 +52,10 @@ def test_no_example_comes_twice() -> None:
 def test_evaluation_sets_have_their_ranges() -> None:
     data = load(size=24, train_ones=[1, 12], extrapolation_ones=[13, 24])
     assert list(data.evaluation) == ["interpolation", "extrapolation"]
-    found = [{e["difficulty"] for e in map(examples.__getitem__, range(500))} for examples in data.evaluation.values()]
-    assert found == [set(range(1, 13)), set(range(13, 25))]
+    difficulties = [
+        {e["difficulty"] for e in map(examples.__getitem__, range(500))} for examples in data.evaluation.values()
+    ]
+    assert difficulties == [set(range(1, 13)), set(range(13, 25))]
     assert (data.labels, data.metrics, data.problem, data.has_difficulty) == (
         ("even", "odd"),
         ("accuracy",),
@@ -60,7 +64,7 @@ def test_evaluation_sets_have_their_ranges() -> None:
     )
 
 
-def test_batches_of_vectors() -> None:
+def test_batches_have_vectors() -> None:
     data = load()
     assert data.tokenizer is None
     batch = data.collate([data.train[(0, index)] for index in (4, 9)])
@@ -72,7 +76,7 @@ def test_batches_of_vectors() -> None:
 
 
 @pytest.mark.parametrize("cls_tokens", quick_one_in(2, [1, 2]))
-def test_tokens_say_what_the_vectors_say(cls_tokens: int, tmp_path: Any) -> None:
+def test_tokens_equal_the_vectors(cls_tokens: int, tmp_path: Any) -> None:
     tokens = load(cls_tokens=cls_tokens, representation=Representation.tokens, sequence_length=72)
     vectors = load()
     words = tokens.tokenizer
@@ -92,7 +96,7 @@ def test_tokens_say_what_the_vectors_say(cls_tokens: int, tmp_path: Any) -> None
     assert batch["special_tokens_mask"][0].tolist() == [1] * cls_tokens + [0] * 64 + [1] * (8 - cls_tokens)
 
 
-def test_a_sequence_that_does_not_fit_is_one_line() -> None:
+def test_a_sequence_that_does_not_fit_is_a_one_line_error() -> None:
     fits = {"representation": Representation.tokens, "size": 64}
     load(cls_tokens=2, sequence_length=67, **fits)
     with pytest.raises(ConfigError, match=r"sequence_length=66: 64 values .* 67"):
@@ -102,15 +106,15 @@ def test_a_sequence_that_does_not_fit_is_one_line() -> None:
 def test_training_begins_with_easy_examples_only() -> None:
     data = load(size=24, train_ones=[1, 20], easy_epochs=2, easy_ones=4)
 
-    def found(epoch: int) -> set[int]:
+    def list_difficulties(epoch: int) -> set[int]:
         return {data.train[(epoch, index)]["difficulty"] for index in range(1500)}
 
-    assert found(0) == found(1) == set(range(1, 5))
-    assert found(2) == set(range(1, 21))
+    assert list_difficulties(0) == list_difficulties(1) == set(range(1, 5))
+    assert list_difficulties(2) == set(range(1, 21))
     assert {data.evaluation["interpolation"][index]["difficulty"] for index in range(500)} == set(range(1, 21))
 
 
-def test_vectors_decide_the_width_that_a_model_reads() -> None:
+def test_the_input_width_of_a_model_is_that_of_vectors() -> None:
     for representation, expected in ((Representation.vectors, {"input_size": 12}), (Representation.tokens, {})):
         dataset = ParityConfig(representation=representation, size=12, train_ones=[1, 12], train_examples=8)
         assert load_labelled_data(dataset, TokenizerConfig(), 0).model_fields == expected

@@ -25,7 +25,7 @@ from adadepth.data.text.tokenizer import PLAIN_IDS, load_or_train
 from tests.marks_support import quick_one_in
 from tests.scripts_support import ROOT
 
-from .support import small_tokenizer, write_corpus
+from .support import make_tokenizer_config, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokenizer(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
-    return load_or_train(small_tokenizer(), tmp_path_factory.mktemp("cache"), lambda: "texts", lambda: texts)
+    return load_or_train(make_tokenizer_config(), tmp_path_factory.mktemp("cache"), lambda: "texts", lambda: texts)
 
 
 @pytest.mark.parametrize("characters", [1, 700, 10**6])
@@ -47,25 +47,27 @@ def test_every_text_is_in_one_part_in_order(texts: list[str], characters: int) -
     assert all(sum(map(len, part[:-1])) + len(part) - 1 < characters for part in cut_parts)
 
 
-def prepared(root: Path, texts: list[str], encoding: parallel_tokenisation.Encoding, workers: int) -> dict[str, bytes]:
+def prepare_texts(
+    root: Path, texts: list[str], encoding: parallel_tokenisation.Encoding, workers: int
+) -> dict[str, bytes]:
     folder = parallel_tokenisation.ensure_texts(root, "train-key", lambda: texts, encoding, workers)
     assert [entry.name for entry in root.iterdir() if entry.is_dir()] == [folder.name]
     return {file.name: file.read_bytes() for file in folder.glob("*.npy")}
 
 
-def test_documents_are_those_of_the_tokenizer(
+def test_documents_equal_those_of_the_tokenizer(
     texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    prepared(tmp_path, texts, build_document_encoding(tokenizer), 1)
-    found = open_arrays(next(tmp_path.glob("train-key*/")))
+    prepare_texts(tmp_path, texts, build_document_encoding(tokenizer), 1)
+    arrays = open_arrays(next(tmp_path.glob("train-key*/")))
     by_document = [
         [tokenizer(sentence, **PLAIN_IDS)["input_ids"] for sentence in split_sentences(text)] for text in texts[:-2]
     ]
     sentences = list(chain.from_iterable(by_document))
-    assert found["tokens"].tolist() == list(chain.from_iterable(sentences))
-    assert found["sentences"].tolist() == np.cumsum([0, *map(len, sentences)]).tolist()
+    assert arrays["tokens"].tolist() == list(chain.from_iterable(sentences))
+    assert arrays["sentences"].tolist() == np.cumsum([0, *map(len, sentences)]).tolist()
     sizes = [sum(map(len, document)) for document in by_document]
-    assert found["documents"].tolist() == np.cumsum([0, *sizes]).tolist()
+    assert arrays["documents"].tolist() == np.cumsum([0, *sizes]).tolist()
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])  # 10 s of a processor
@@ -81,28 +83,28 @@ def test_the_bytes_are_the_same_in_parts_for_any_number_of_processes(
     encoding = (
         build_document_encoding(tokenizer) if kind == "documents" else build_line_encoding(tokenizer, append_eos=True)
     )
-    whole = prepared(tmp_path / "whole", texts, encoding, 1)  # one part
+    whole = prepare_texts(tmp_path / "whole", texts, encoding, 1)  # one part
     monkeypatch.setattr(parallel_tokenisation, "PART", 800)
-    assert prepared(tmp_path / "parts", texts, encoding, workers) == whole
+    assert prepare_texts(tmp_path / "parts", texts, encoding, workers) == whole
 
 
-def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
+def test_only_damaged_parts_are_encoded_again(
     texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoding = build_document_encoding(tokenizer)
-    whole = prepared(tmp_path / "whole", texts, encoding, 1)
+    whole = prepare_texts(tmp_path / "whole", texts, encoding, 1)
     monkeypatch.setattr(parallel_tokenisation, "PART", 800)
 
-    def failing():
+    def interrupt():
         yield from texts[:100]
         raise KeyboardInterrupt
 
     root = tmp_path / "cut"
     with pytest.raises(KeyboardInterrupt):
-        parallel_tokenisation.ensure_texts(root, "train-key", failing, encoding, 1)
-    kept = sorted(root.glob("*.parts/*.npz"))
-    assert len(kept) > 5
-    damaged, good = kept[0], kept[1:]
+        parallel_tokenisation.ensure_texts(root, "train-key", interrupt, encoding, 1)
+    parts = sorted(root.glob("*.parts/*.npz"))
+    assert len(parts) > 5
+    damaged, good = parts[0], parts[1:]
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
@@ -110,15 +112,15 @@ def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
     encoded = []
     original = parallel_tokenisation._encode_part
 
-    def watched(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
+    def record_encoded(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
         before = file.stat().st_mtime_ns if file.exists() else None
         result = original(payload, part, file)
         if file.stat().st_mtime_ns != before:
             encoded.append(file)
         return result
 
-    monkeypatch.setattr(parallel_tokenisation, "_encode_part", watched)
-    assert prepared(root, texts, encoding, 1) == whole
+    monkeypatch.setattr(parallel_tokenisation, "_encode_part", record_encoded)
+    assert prepare_texts(root, texts, encoding, 1) == whole
     assert damaged in encoded
     assert not set(times) & set(encoded)
 
@@ -144,7 +146,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", quick_one_in(3, [*DAMAGES, "of another text", "all is a file"]))
-def test_parts_that_are_not_of_this_text_are_made_anew(
+def test_parts_of_another_text_are_rebuilt(
     kind: str,
     texts: list[str],
     tokenizer: PreTrainedTokenizerFast,
@@ -153,23 +155,23 @@ def test_parts_that_are_not_of_this_text_are_made_anew(
 ) -> None:
     encoding = build_document_encoding(tokenizer)
     monkeypatch.setattr(parallel_tokenisation, "PART", 800)
-    whole = prepared(tmp_path / "whole", texts, encoding, 1)
+    whole = prepare_texts(tmp_path / "whole", texts, encoding, 1)
     before = [text.replace("cat", "dog") for text in texts] if kind == "of another text" else texts
 
-    def failing() -> Iterator[str]:
+    def interrupt() -> Iterator[str]:
         yield from before[:100]
         raise KeyboardInterrupt
 
     root = tmp_path / "cut"
     with pytest.raises(KeyboardInterrupt):
-        parallel_tokenisation.ensure_texts(root, "train-key", failing, encoding, 1)
-    (kept,) = root.glob("*.parts")
+        parallel_tokenisation.ensure_texts(root, "train-key", interrupt, encoding, 1)
+    (folder,) = root.glob("*.parts")
     if kind in DAMAGES:
-        DAMAGES[kind](kept / "4.npz")
+        DAMAGES[kind](folder / "4.npz")
     elif kind == "all is a file":
-        shutil.rmtree(kept)
-        kept.write_text("")
-    assert prepared(root, texts, encoding, 1) == whole
+        shutil.rmtree(folder)
+        folder.write_text("")
+    assert prepare_texts(root, texts, encoding, 1) == whole
 
 
 PREPARE = """
@@ -198,7 +200,7 @@ def test_three_kills_change_no_byte_and_leave_no_process(tmp_path: Path) -> None
         command = [sys.executable, str(script), str(file), str(tmp_path / cache), str(workers)]
         return subprocess.Popen(command, start_new_session=True)
 
-    def content(cache: str) -> dict[str, bytes]:
+    def read_arrays(cache: str) -> dict[str, bytes]:
         return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in (tmp_path / cache).glob("*/*.npy")}
 
     assert start("alone", 1).wait() == 0
@@ -208,15 +210,15 @@ def test_three_kills_change_no_byte_and_leave_no_process(tmp_path: Path) -> None
         killed.send_signal(signal.SIGKILL)
         killed.wait()
         deadline = time.monotonic() + 20
-        while any_of_session(killed.pid):
+        while has_process_of_session(killed.pid):
             assert time.monotonic() < deadline, "a worker outlives the process that started it"
             time.sleep(0.5)
     assert start("killed", 2).wait() == 0
-    assert content("killed") == content("alone")
+    assert read_arrays("killed") == read_arrays("alone")
     assert not list((tmp_path / "killed").glob("*.par*"))
 
 
-def any_of_session(session: int) -> bool:
+def has_process_of_session(session: int) -> bool:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if os.getsid(int(folder.name)) == session and "State:\tZ" not in (folder / "status").read_text():

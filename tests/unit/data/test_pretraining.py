@@ -1,4 +1,4 @@
-"""The whole way from a configuration to batches: purity, loaders, cache, streaming."""
+"""Pretraining data, from a configuration to batches: determinism, loaders, cache and streaming."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from adadepth.data.pretraining import load as pretraining
 from adadepth.data.stores.parallel_tokenisation import ensure_texts
 from adadepth.errors import DataError
 
-from .support import TokenizerConfig, local_config, same, small_tokenizer, write_corpus
+from .support import TokenizerConfig, is_same_example, make_corpus_config, make_tokenizer_config, write_corpus
 
 
 def test_examples_are_pure_functions_of_seed_epoch_and_index(data: RunData, corpus: Path, workspace: Path) -> None:
-    again = load_pretraining_data(local_config(corpus, workspace / "cache"), small_tokenizer(), seed=3)
-    other = load_pretraining_data(local_config(corpus, workspace / "cache"), small_tokenizer(), seed=4)
+    again = load_pretraining_data(make_corpus_config(corpus, workspace / "cache"), make_tokenizer_config(), seed=3)
+    other = load_pretraining_data(make_corpus_config(corpus, workspace / "cache"), make_tokenizer_config(), seed=4)
     for index in (5, 0, 7):
         first = data.train[(2, index)]
         data.train[(0, 1)]
-        assert same(first, again.train[(2, index)])
-        assert not same(first, data.train[(3, index)])
-        assert not same(first, other.train[(2, index)])
+        assert is_same_example(first, again.train[(2, index)])
+        assert not is_same_example(first, data.train[(3, index)])
+        assert not is_same_example(first, other.train[(2, index)])
         originals = [
             np.sort(np.where(e["labels"] == IGNORE, e["input_ids"], e["labels"]))
             for e in (first, data.train[(3, index)])
         ]
         assert np.array_equal(*originals)  # the same text, cut and masked afresh
-        assert same(data.evaluation["held_out"][index], data.evaluation["held_out"][(-1, index)])
-        assert same(data.evaluation["held_out"][index], other.evaluation["held_out"][index])
+        assert is_same_example(data.evaluation["held_out"][index], data.evaluation["held_out"][(-1, index)])
+        assert is_same_example(data.evaluation["held_out"][index], other.evaluation["held_out"][index])
 
 
-def test_summary_counts_what_was_read(data: RunData, corpus: Path) -> None:
+def test_the_summary_counts_the_read_text(data: RunData, corpus: Path) -> None:
     train, evaluation = data.summary["train"], data.summary["evaluation"]
     assert train["documents"] + evaluation["documents"] == 40
     assert evaluation["documents"] == 8
@@ -58,14 +58,14 @@ def test_summary_counts_what_was_read(data: RunData, corpus: Path) -> None:
 
 
 def test_evaluation_is_capped_evenly(corpus: Path, workspace: Path) -> None:
-    config = local_config(corpus, workspace / "cache", max_evaluation_examples=5)
-    capped = load_pretraining_data(config, small_tokenizer(), 0)
+    config = make_corpus_config(corpus, workspace / "cache", max_evaluation_examples=5)
+    capped = load_pretraining_data(config, make_tokenizer_config(), 0)
     assert len(capped.evaluation["held_out"]) == 5
     assert capped.evaluation["held_out"].spans[-1, 0] > 0.7 * capped.summary["evaluation"]["tokens"]
 
 
 @pytest.mark.parametrize("pad_to_length", [False, True])
-def test_batches(data: RunData, pad_to_length: bool) -> None:
+def test_batches_are_padded_tensors(data: RunData, pad_to_length: bool) -> None:
     collate = replace(data.collate, pad_to_length=pad_to_length)
     examples = [data.train[(0, index)] for index in range(6)]
     batch = collate(examples)
@@ -103,105 +103,105 @@ def test_sampler_is_a_pure_permutation_of_every_epoch() -> None:
     assert len(sampler) == 50
 
 
-def batches(data: RunData, workers: int, epochs: tuple[int, ...]) -> list[dict[str, torch.Tensor]]:
+def load_batches(data: RunData, workers: int, epochs: tuple[int, ...]) -> list[dict[str, torch.Tensor]]:
     sampler = EpochSampler(len(data.train), seed=3)
     loader = DataLoader(
         data.train, batch_size=4, sampler=sampler, num_workers=workers, collate_fn=data.collate,
         persistent_workers=workers > 0,
     )  # fmt: skip
-    found = []
+    loaded = []
     for epoch in epochs:
         sampler.set_epoch(epoch)
         torch.rand(3 + workers)  # the global generator must not matter
-        found.extend(loader)
-    return found
+        loaded.extend(loader)
+    return loaded
 
 
 @pytest.mark.slow
 def test_workers_do_not_change_a_batch(data: RunData) -> None:
-    alone, helped = batches(data, 0, (0, 1)), batches(data, 2, (0, 1))
+    alone, helped = load_batches(data, 0, (0, 1)), load_batches(data, 2, (0, 1))
     assert len(alone) == len(helped) == 2 * -(-len(data.train) // 4)
     for first, second in zip(alone, helped, strict=True):
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_data_set_sent_to_a_worker_is_small_and_equal(data: RunData) -> None:
+def test_a_pickled_data_set_is_small_and_equal(data: RunData) -> None:
     assert len(pickle.dumps(data.train.store)) < 1000
     received = pickle.loads(pickle.dumps(data.train))
-    assert same(received[(1, 2)], data.train[(1, 2)])
+    assert is_same_example(received[(1, 2)], data.train[(1, 2)])
 
 
-def test_unigram_baseline_against_a_plain_count(data: RunData) -> None:
+def test_the_unigram_baseline_equals_a_plain_count(data: RunData) -> None:
     tokens = np.asarray(data.train.store.tokens).tolist()
     vocabulary = [id for id in range(len(data.tokenizer)) if id >= 5]
     counts = {id: 1 + tokens.count(id) for id in vocabulary}
     held_out = data.evaluation["held_out"]
     labels = [int(id) for i in range(len(held_out)) for id in held_out[i]["labels"] if id != IGNORE]
     total, best = sum(counts.values()), max(vocabulary, key=lambda id: counts[id])
-    result = unigram_baseline(data)
-    assert result["positions"] == len(labels)
-    assert result["accuracy"] == pytest.approx(labels.count(best) / len(labels))
-    assert result["cross_entropy"] == pytest.approx(-np.mean([np.log(counts[id] / total) for id in labels]))
-    assert result["token"] == data.tokenizer.convert_ids_to_tokens(best)
+    baseline = unigram_baseline(data)
+    assert baseline["positions"] == len(labels)
+    assert baseline["accuracy"] == pytest.approx(labels.count(best) / len(labels))
+    assert baseline["cross_entropy"] == pytest.approx(-np.mean([np.log(counts[id] / total) for id in labels]))
+    assert baseline["token"] == data.tokenizer.convert_ids_to_tokens(best)
 
 
 # --- cache
 
 
-def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def count_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     built: list[str] = []
 
     def count(root: Path, name: str, texts: Any, *rest: Any) -> Path:
-        def counted() -> Any:
+        def yield_texts() -> Any:
             built.append(name.split("-")[0])
             return texts()
 
-        return ensure_texts(root, name, counted, *rest)
+        return ensure_texts(root, name, yield_texts, *rest)
 
     monkeypatch.setattr(pretraining, "ensure_texts", count)
     return built
 
 
 def test_the_cache_is_reused_only_for_the_same_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = counted_builds(monkeypatch)
+    built = count_builds(monkeypatch)
     file, cache = write_corpus(tmp_path), tmp_path / "cache"
-    load_pretraining_data(local_config(file, cache), small_tokenizer(), 0)
+    load_pretraining_data(make_corpus_config(file, cache), make_tokenizer_config(), 0)
     assert built == ["train", "evaluation"]
     moved = tmp_path / "moved.txt"
     moved.write_bytes(file.read_bytes())
-    load_pretraining_data(local_config(moved, cache, sequence_length=16, name="b"), small_tokenizer(), 1)
+    load_pretraining_data(make_corpus_config(moved, cache, sequence_length=16, name="b"), make_tokenizer_config(), 1)
     assert len(built) == 2  # the same bytes elsewhere, another packing: the tokens are the same
 
-    def rebuilt(config: Any, tokenizer: TokenizerConfig) -> bool:
+    def is_rebuilt(config: Any, tokenizer: TokenizerConfig) -> bool:
         before = len(built)
         load_pretraining_data(config, tokenizer, 0)
         return len(built) == before + 2
 
-    assert rebuilt(local_config(file, cache), TokenizerConfig(vocab_size=55))
-    assert rebuilt(local_config(file, cache), TokenizerConfig(vocab_size=60, lowercase=False))
-    assert rebuilt(local_config(file, cache, evaluation_fraction=0.4), small_tokenizer())
-    assert rebuilt(local_config(file, cache, max_documents=30), small_tokenizer())
-    assert rebuilt(local_config(file, cache, document_separator="line"), small_tokenizer())
+    assert is_rebuilt(make_corpus_config(file, cache), TokenizerConfig(vocab_size=55))
+    assert is_rebuilt(make_corpus_config(file, cache), TokenizerConfig(vocab_size=60, lowercase=False))
+    assert is_rebuilt(make_corpus_config(file, cache, evaluation_fraction=0.4), make_tokenizer_config())
+    assert is_rebuilt(make_corpus_config(file, cache, max_documents=30), make_tokenizer_config())
+    assert is_rebuilt(make_corpus_config(file, cache, document_separator="line"), make_tokenizer_config())
     size, times = file.stat().st_size, (file.stat().st_atime_ns, file.stat().st_mtime_ns)
     file.write_bytes(file.read_bytes().replace(b"The", b"Thy", 1))
     import os
 
     os.utime(file, ns=times)  # same length, same date: only the content tells
     assert file.stat().st_size == size
-    assert rebuilt(local_config(file, cache), small_tokenizer())
-    assert rebuilt(local_config(moved, cache, evaluation_path=str(file)), small_tokenizer())
+    assert is_rebuilt(make_corpus_config(file, cache), make_tokenizer_config())
+    assert is_rebuilt(make_corpus_config(moved, cache, evaluation_path=str(file)), make_tokenizer_config())
 
 
 def _load_in_process(file: str, cache: str, queue: Any) -> None:
-    data = load_pretraining_data(local_config(file, Path(cache)), small_tokenizer(), 0)
+    data = load_pretraining_data(make_corpus_config(file, Path(cache)), make_tokenizer_config(), 0)
     queue.put((data.summary, data.train[(0, 0)]["input_ids"].tolist()))
 
 
 @pytest.mark.slow
 def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
     file, cache = write_corpus(tmp_path, documents=400), tmp_path / "cache"
-    # Not forks of this process: SentencePiece may not survive a fork of one that has trained. A fresh one imports
-    # what both need, and becomes the two.
+    # SentencePiece may not survive a fork of a process that has trained: a fresh process imports what both need and
+    # is forked twice.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     queue = context.Queue()
@@ -239,50 +239,52 @@ def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_p
 
 @pytest.fixture(scope="module")
 def streamed(corpus: Path, workspace: Path) -> RunData:
-    config = local_config(corpus, workspace / "cache", streaming=True, shuffle_buffer=20, max_evaluation_examples=10)
-    return load_pretraining_data(config, small_tokenizer(), seed=3)
+    config = make_corpus_config(
+        corpus, workspace / "cache", streaming=True, shuffle_buffer=20, max_evaluation_examples=10
+    )
+    return load_pretraining_data(config, make_tokenizer_config(), seed=3)
 
 
-def originals(examples: Any) -> list[tuple[int, ...]]:
-    """The texts of examples whatever the masks, cut and order."""
+def restore_texts(examples: Any) -> list[tuple[int, ...]]:
+    """Return the texts of examples without masks, truncation and order."""
     return [tuple(sorted(np.where(e["labels"] == IGNORE, e["input_ids"], e["labels"]).tolist())) for e in examples]
 
 
 def test_a_stream_repeats_itself_and_changes_with_the_epoch(streamed: RunData) -> None:
     first, again = list(streamed.train), list(streamed.train)
     assert len(first) > 50
-    assert all(same(a, b) for a, b in zip(first, again, strict=True))
+    assert all(is_same_example(a, b) for a, b in zip(first, again, strict=True))
     streamed.train.set_epoch(1)
     later = list(streamed.train)
     streamed.train.set_epoch(0)
-    assert not same(first[0], later[0])
-    assert originals(first) != originals(later)  # shuffled afresh
+    assert not is_same_example(first[0], later[0])
+    assert restore_texts(first) != restore_texts(later)  # shuffled afresh
     assert len(streamed.evaluation["held_out"]) == 10
     assert streamed.summary["train"] == {"streamed": True}
     with pytest.raises(DataError, match=r"dataset.streaming=true"):
         unigram_baseline(streamed)
 
 
-def test_ranks_and_workers_of_a_stream_share_the_documents(streamed: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_and_workers_of_a_stream_divide_the_documents(streamed: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
     streamed.train.dataset.short_sequence_probability = 0.0  # spans then depend on the documents only
-    everything = sorted(originals(streamed.train))
+    everything = sorted(restore_texts(streamed.train))
     parts = []
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in ("0", "1"):
         monkeypatch.setenv("RANK", rank)
         loader = DataLoader(streamed.train, batch_size=None, num_workers=2, collate_fn=lambda example: example)
         part = list(loader)
-        assert all(same(a, b) for a, b in zip(part, loader, strict=True))
-        parts.append(originals(part))
+        assert all(is_same_example(a, b) for a, b in zip(part, loader, strict=True))
+        parts.append(restore_texts(part))
     assert sorted(parts[0] + parts[1]) == everything
 
 
 @pytest.mark.slow
-def test_a_worker_that_lives_on_sees_the_epoch(streamed: RunData) -> None:
+def test_a_persistent_worker_reads_the_epoch(streamed: RunData) -> None:
     loader = DataLoader(streamed.train, batch_size=None, num_workers=1, persistent_workers=True, collate_fn=lambda e: e)
     first = list(loader)
     streamed.train.set_epoch(5)
     later = list(loader)
-    assert all(same(a, b) for a, b in zip(later, streamed.train, strict=True))
+    assert all(is_same_example(a, b) for a, b in zip(later, streamed.train, strict=True))
     streamed.train.set_epoch(0)
-    assert not same(first[0], later[0])
+    assert not is_same_example(first[0], later[0])

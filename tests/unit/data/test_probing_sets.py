@@ -14,7 +14,7 @@ from adadepth.errors import DataError
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 
-from .labelled_support import config, load, rows_of_pairs, write_splits
+from .labelled_support import load, make_labelled_config, make_pair_rows, write_splits
 
 TENSES = [
     "tr\tPAST\tThe dog barked at it .",
@@ -33,19 +33,19 @@ def write_lines(file: Path, lines: list[str]) -> Path:
     return file
 
 
-def senteval(folder: Path, task: str = "past_present", **changes: Any) -> SentEvalConfig:
+def make_senteval(folder: Path, task: str = "past_present", **changes: Any) -> SentEvalConfig:
     shipped = configured("act_cola", "dataset=senteval", f"dataset.task={task}", f"dataset.path={folder}").dataset
     assert isinstance(shipped, SentEvalConfig)
-    return changed(shipped, folder, changes)
+    return change_dataset(shipped, folder, changes)
 
 
-def agreement(file: Path, **changes: Any) -> AgreementConfig:
+def make_agreement(file: Path, **changes: Any) -> AgreementConfig:
     shipped = configured("act_cola", "dataset=agreement", f"dataset.path={file}").dataset
     assert isinstance(shipped, AgreementConfig)
-    return changed(shipped, file.parent, changes)
+    return change_dataset(shipped, file.parent, changes)
 
 
-def changed(dataset: Any, folder: Path, changes: dict[str, Any]) -> Any:
+def change_dataset(dataset: Any, folder: Path, changes: dict[str, Any]) -> Any:
     for name, value in {"cache_dir": str(folder / "cache"), "sequence_length": 128, **changes}.items():
         setattr(dataset, name, value)
     return dataset
@@ -55,16 +55,16 @@ def read(dataset: LabelledConfig) -> RunData:
     return load(dataset, TokenizerConfig(vocab_size=40))
 
 
-def texts(data: RunData, examples: Any) -> list[tuple[str, str]]:
+def list_texts(data: RunData, examples: Any) -> list[tuple[str, str]]:
     assert data.tokenizer is not None
-    found = [examples[index] for index in range(len(examples))]
+    rows = [examples[index] for index in range(len(examples))]
     return [
-        (data.tokenizer.decode(each["input_ids"], skip_special_tokens=True).strip(), data.labels[each["label"]])
-        for each in found
+        (data.tokenizer.decode(row["input_ids"], skip_special_tokens=True).strip(), data.labels[row["label"]])
+        for row in rows
     ]
 
 
-def message(dataset: LabelledConfig) -> str:
+def read_message(dataset: LabelledConfig) -> str:
     with pytest.raises(DataError) as raised:
         read(dataset)
     assert "\n" not in str(raised.value)
@@ -77,25 +77,25 @@ def message(dataset: LabelledConfig) -> str:
 @pytest.mark.slow
 def test_a_probing_file_has_three_splits(tmp_path: Path) -> None:
     write_lines(tmp_path / "past_present.txt", TENSES)
-    data = read(senteval(tmp_path))
+    data = read(make_senteval(tmp_path))
     assert data.labels == ("PAST", "PRES")
-    assert texts(data, data.train) == [
+    assert list_texts(data, data.train) == [
         ("the dog barked at it .", "PAST"), ("she sings well .", "PRES"), ('we left "it" .', "PAST"),
     ]  # fmt: skip
     assert list(data.evaluation) == ["validation", "test"]
-    assert texts(data, data.evaluation["validation"]) == [("a dog sings .", "PRES")]
-    assert texts(data, data.evaluation["test"]) == [('she left "it" .', "PAST"), ("the dogs sing .", "PRES")]
+    assert list_texts(data, data.evaluation["validation"]) == [("a dog sings .", "PRES")]
+    assert list_texts(data, data.evaluation["test"]) == [('she left "it" .', "PAST"), ("the dogs sing .", "PRES")]
     assert (data.test, data.has_difficulty) == ({}, False)
 
 
 def test_classes_that_are_numbers_are_in_their_order(tmp_path: Path) -> None:
     lines = [f"{split}\t{depth}\tone two three ." for split in ("tr", "va", "te") for depth in (5, 12, 10)]
     write_lines(tmp_path / "tree_depth.txt", lines)
-    assert read(senteval(tmp_path, "tree_depth")).labels == ("5", "10", "12")
+    assert read(make_senteval(tmp_path, "tree_depth")).labels == ("5", "10", "12")
 
 
-def test_the_name_tells_the_task(tmp_path: Path) -> None:
-    assert senteval(tmp_path, "odd_man_out").name == "senteval_odd_man_out"
+def test_the_task_follows_from_the_name(tmp_path: Path) -> None:
+    assert make_senteval(tmp_path, "odd_man_out").name == "senteval_odd_man_out"
 
 
 @pytest.mark.parametrize(("line", "expected"), [
@@ -105,38 +105,40 @@ def test_the_name_tells_the_task(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_line_of_another_format_is_named(tmp_path: Path, line: str, expected: str) -> None:
     file = write_lines(tmp_path / "past_present.txt", [*TENSES, line])
-    assert message(senteval(tmp_path)) == f"dataset.path={file}, {expected}"
+    assert read_message(make_senteval(tmp_path)) == f"dataset.path={file}, {expected}"
 
 
 def test_a_class_that_training_does_not_have_is_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "past_present.txt", [*TENSES, "te\tFUT\tShe will ."])
-    assert "past_present.txt, line 7 has" in message(senteval(tmp_path))
-    assert "has the label 'FUT'; allowed are PAST, PRES" in message(senteval(tmp_path))
+    assert "past_present.txt, line 7 has" in read_message(make_senteval(tmp_path))
+    assert "has the label 'FUT'; allowed are PAST, PRES" in read_message(make_senteval(tmp_path))
 
 
 def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "past_present.txt", [line for line in TENSES if not line.startswith("va")])
-    assert "the split validation of" in message(senteval(tmp_path))
+    assert "the split validation of" in read_message(make_senteval(tmp_path))
 
 
 def test_a_wrong_task_or_folder_is_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "past_present.txt", TENSES)
-    assert message(senteval(tmp_path, "past_presnt")) == (
+    assert read_message(make_senteval(tmp_path, "past_presnt")) == (
         f"dataset.task=past_presnt: no past_presnt.txt in dataset.path={tmp_path}; there is past_present "
         "(did you mean 'past_present'?)"
     )
     gone = tmp_path / "gone"
-    assert message(senteval(gone)) == f"dataset.path={gone}: no such folder; it must hold past_present.txt"
-    assert "dataset.evaluation_splits=dev: " in message(senteval(tmp_path, evaluation_splits=["validation", "dev"]))
+    assert read_message(make_senteval(gone)) == f"dataset.path={gone}: no such folder; it must hold past_present.txt"
+    assert "dataset.evaluation_splits=dev: " in read_message(
+        make_senteval(tmp_path, evaluation_splits=["validation", "dev"])
+    )
 
 
 # --- agreement
 
 
-def sentence(number: int) -> dict[str, Any]:
-    """Nouns between subject and verb, as many as the row's last digit says, every second of the other number."""
+def make_sentence(number: int) -> dict[str, Any]:
+    """Return nouns between subject and verb, as many as the row's last digit says, every second of the other number."""
     between = number % 10
-    nouns = ["of the keys" if place % 2 else "of the box" for place in range(between)]
+    nouns = ["of the keys" if position % 2 else "of the box" for position in range(between)]
     words = ["the", "key", *" ".join(nouns).split(), "is", "here", "."]
     return {
         "orig_sentence": " ".join(words), "sentence": "not read", "verb_pos": "VBZ" if number % 3 else "VBP",
@@ -151,8 +153,8 @@ def write_agreement(file: Path, rows: list[dict[str, Any]], columns: list[str] =
 
 @pytest.mark.slow
 def test_the_words_before_the_verb_are_read(tmp_path: Path) -> None:
-    rows = [sentence(number) for number in range(200)]
-    data = read(agreement(write_agreement(tmp_path / "agr.tsv", rows)))
+    rows = [make_sentence(number) for number in range(200)]
+    data = read(make_agreement(write_agreement(tmp_path / "agr.tsv", rows)))
     assert data.labels == ("VBZ", "VBP")
     expected = {
         "train": [*range(9), *range(100, 109)], "validation": [9, 109],
@@ -160,7 +162,7 @@ def test_the_words_before_the_verb_are_read(tmp_path: Path) -> None:
     }  # fmt: skip
     for split, numbers in expected.items():
         examples = data.train if split == "train" else data.evaluation[split]
-        assert texts(data, examples) == [
+        assert list_texts(data, examples) == [
             (rows[number]["orig_sentence"].partition(" is ")[0], rows[number]["verb_pos"]) for number in numbers
         ]
         difficulty = [examples[index]["difficulty"] for index in range(len(examples))]
@@ -172,8 +174,8 @@ def test_the_words_before_the_verb_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["n_intervening", "distance"])
 def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
-    rows = [sentence(number) for number in range(20)]
-    data = read(agreement(write_agreement(tmp_path / "agr.tsv", rows), difficulty_column=column))
+    rows = [make_sentence(number) for number in range(20)]
+    data = read(make_agreement(write_agreement(tmp_path / "agr.tsv", rows), difficulty_column=column))
     assert [data.train[index]["difficulty"] for index in range(9)] == [row[column] for row in rows[:9]]
 
 
@@ -186,27 +188,27 @@ def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
     ({"n_diff_intervening": "na"}, "has the difficulty 'na'; an integer of at least 0 is needed"),
 ]))  # fmt: skip
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
-    rows = [sentence(number) for number in range(20)]
+    rows = [make_sentence(number) for number in range(20)]
     rows[4] = rows[4] | {"orig_sentence": "the key of the box is here"} | {"verb_index": 6} | change
-    assert expected in message(agreement(write_agreement(tmp_path / "agr.tsv", rows)))
+    assert expected in read_message(make_agreement(write_agreement(tmp_path / "agr.tsv", rows)))
 
 
 @pytest.mark.parametrize("missing", quick_one_in(4, ["verb_index", "verb_pos", "orig_sentence", "n_diff_intervening"]))
 def test_a_column_that_is_missing_is_named(tmp_path: Path, missing: str) -> None:
     columns = [name for name in COLUMNS if name != missing]
-    file = write_agreement(tmp_path / "agr.tsv", [sentence(number) for number in range(20)], columns)
-    found = message(agreement(file))
-    assert missing in found
-    assert ", ".join(columns) in found
+    file = write_agreement(tmp_path / "agr.tsv", [make_sentence(number) for number in range(20)], columns)
+    error = read_message(make_agreement(file))
+    assert missing in error
+    assert ", ".join(columns) in error
 
 
 # --- any table
 
 
-def test_any_table_may_say_how_hard_its_rows_are(tmp_path: Path) -> None:
-    folder = write_splits(tmp_path / "in", train=rows_of_pairs(6), validation=rows_of_pairs(3, 6))
-    data = load(config(folder, tmp_path / "cache", difficulty_column="number"))
+def test_any_table_may_have_a_difficulty_column(tmp_path: Path) -> None:
+    folder = write_splits(tmp_path / "in", train=make_pair_rows(6), validation=make_pair_rows(3, 6))
+    data = load(make_labelled_config(folder, tmp_path / "cache", difficulty_column="number"))
     assert [data.evaluation["validation"][index]["difficulty"] for index in range(3)] == [6, 7, 8]
-    plain = load(config(folder, tmp_path / "cache"))
+    plain = load(make_labelled_config(folder, tmp_path / "cache"))
     assert "difficulty" not in plain.train[0]
     assert not plain.has_difficulty

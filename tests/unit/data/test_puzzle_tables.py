@@ -1,4 +1,4 @@
-"""Puzzles from files in the layout of Sudoku-Extreme and Maze-Hard, and generated ways through mazes."""
+"""Puzzles from files in the layout of Sudoku-Extreme and Maze-Hard, and generated paths through mazes."""
 
 from __future__ import annotations
 
@@ -25,35 +25,36 @@ from adadepth.errors import ConfigError, DataError
 from tests.puzzles_support import sudoku_table
 
 
-def text_of(digits: np.ndarray) -> str:
+def format_digits(digits: np.ndarray) -> str:
     return "".join("." if digit == 0 else str(digit) for digit in digits)
 
 
-def written(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> Path:
-    for split, found in rows.items():
+def write_tables(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> Path:
+    for split, split_rows in rows.items():
         with (folder / f"{split}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, found[0])
+            writer = csv.DictWriter(file, split_rows[0])
             writer.writeheader()
-            writer.writerows(found)
+            writer.writerows(split_rows)
     return folder
 
 
 @pytest.fixture(scope="module")
 def sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty puzzles to train on and five to test; the first of these is the first training puzzle, moved."""
+    """Return twenty puzzles to train on and five to test; the first of these is the first training puzzle, moved."""
     shape, generator = SHAPES[9], np.random.default_rng(0)
     grids = draw_grids(24, shape, generator)
     puzzles = reduce_to_minimal(grids, shape, generator, blanks=40)
     cells, digits = draw_symmetry(shape, generator)
     moved = digits[puzzles[:1, cells]], digits[grids[:1, cells]]
     puzzles, grids = (
-        np.concatenate([drawn[:20], first, drawn[20:]]) for drawn, first in zip((puzzles, grids), moved, strict=True)
+        np.concatenate([sampled[:20], first, sampled[20:]])
+        for sampled, first in zip((puzzles, grids), moved, strict=True)
     )
     rows = [
-        {"source": "drawn", "question": text_of(puzzle), "answer": text_of(grid), "rating": number % 7}
+        {"source": "drawn", "question": format_digits(puzzle), "answer": format_digits(grid), "rating": number % 7}
         for number, (puzzle, grid) in enumerate(zip(puzzles, grids, strict=True))
     ]
-    return written(tmp_path_factory.mktemp("sudoku-extreme"), {"train": rows[:20], "test": rows[20:]})
+    return write_tables(tmp_path_factory.mktemp("sudoku-extreme"), {"train": rows[:20], "test": rows[20:]})
 
 
 def test_published_files_are_read(sudoku: Path) -> None:
@@ -64,8 +65,8 @@ def test_published_files_are_read(sudoku: Path) -> None:
     assert len(data.labels) == 11
     for number, row in enumerate(rows):
         example = data.train[(3, number)]
-        wanted = ([".123456789".index(symbol) + 1 for symbol in row[name]] for name in ("question", "answer"))
-        assert [example["input_ids"].tolist(), example["labels"].tolist()] == list(wanted)
+        expected = ([".123456789".index(symbol) + 1 for symbol in row[name]] for name in ("question", "answer"))
+        assert [example["input_ids"].tolist(), example["labels"].tolist()] == list(expected)
         assert example["difficulty"] == row["question"].count(".")
     rated = load_puzzle_table(sudoku_table(sudoku, difficulty_column="rating"), seed=0)
     assert [rated.train[n]["difficulty"] for n in range(8)] == [0, 1, 2, 3, 4, 5, 6, 0]
@@ -76,7 +77,7 @@ def test_published_files_are_read(sudoku: Path) -> None:
     assert (len(few.train), len(few.evaluation["test"])) == (4, 2)
 
 
-def test_a_difficulty_that_is_no_number_is_told(sudoku: Path) -> None:
+def test_a_difficulty_that_is_no_number_is_a_one_line_error(sudoku: Path) -> None:
     with pytest.raises(
         DataError,
         match=r"dataset\.difficulty_column=source: .* has values other "
@@ -86,18 +87,18 @@ def test_a_difficulty_that_is_no_number_is_told(sudoku: Path) -> None:
 
 
 def test_columns_of_whole_numbers_in_all_rows_are_attributes(tmp_path: Path) -> None:
-    """The way of the maze has four steps; a column is no attribute for one value that is not a number from 0 on."""
+    """Read a path of four steps; a column with one value that is not a number from 0 on is no attribute."""
     maze = {"question": "S  ## ##G", "answer": "Soo##o##G"}
     rows = [{**maze, "turns": turns, "score": score} for turns, score in (("1", "7"), ("12", "-7"))]
     turned = [{**row, **{key: row[key][::-1] for key in maze}} for row in rows]  # else they would be left out
-    path = written(tmp_path, {"train": turned, "test": rows})
+    path = write_tables(tmp_path, {"train": turned, "test": rows})
     data = load_puzzle_table(sudoku_table(path, symbols="# SGo", counted=CellCount.path_length), seed=0)
-    found = {name: values.tolist() for name, values in data.evaluation["test"].attributes.items()}
-    assert found == {"path length": [4, 4], "turns": [1, 12]}
+    attributes = {name: values.tolist() for name, values in data.evaluation["test"].attributes.items()}
+    assert attributes == {"path length": [4, 4], "turns": [1, 12]}
     assert [data.train[number]["difficulty"] for number in (0, 1)] == [4, 4]
 
 
-def test_a_training_puzzle_that_is_a_test_puzzle_moved_is_left_out(sudoku: Path) -> None:
+def test_a_training_puzzle_equivalent_to_a_test_puzzle_is_left_out(sudoku: Path) -> None:
     data = load_puzzle_table(sudoku_table(sudoku, symmetries=Symmetries.sudoku), seed=0)
     assert len(data.train) == 19
     assert data.summary["left_out"] == 1
@@ -107,8 +108,8 @@ def test_a_training_puzzle_that_is_a_test_puzzle_moved_is_left_out(sudoku: Path)
     for example in (first, other):
         units = example["labels"][SHAPES[9].units]
         assert (np.sort(units, axis=1) == np.arange(2, 11)).all()
-        given = example["input_ids"] > 1
-        assert (example["input_ids"][given] == example["labels"][given]).all()
+        is_given = example["input_ids"] > 1
+        assert (example["input_ids"][is_given] == example["labels"][is_given]).all()
 
 
 @pytest.mark.parametrize(
@@ -119,59 +120,59 @@ def test_a_training_puzzle_that_is_a_test_puzzle_moved_is_left_out(sudoku: Path)
         ("answer", "é" * 81, "line 3, column answer: must be a text of 81 symbols"),
     ],
 )
-def test_what_is_no_puzzle_is_told(column: str, text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_puzzles_are_one_line_errors(column: str, text: str, message: str, tmp_path: Path) -> None:
     good = {"question": "." * 81, "answer": "1" * 81}
-    path = written(tmp_path, {"train": [good, {**good, column: text}], "test": [good]})
+    path = write_tables(tmp_path, {"train": [good, {**good, column: text}], "test": [good]})
     with pytest.raises(DataError, match=message):
         load_puzzle_table(sudoku_table(path), seed=0)
 
 
 def test_symmetries_need_their_shape(tmp_path: Path) -> None:
     row = {"question": "." * 25, "answer": "1" * 25}
-    path = written(tmp_path, {"train": [row], "test": [row]})
+    path = write_tables(tmp_path, {"train": [row], "test": [row]})
     with pytest.raises(ConfigError, match=r"dataset\.symmetries=sudoku: the puzzles have 25 cells"):
         load_puzzle_table(sudoku_table(path, symmetries=Symmetries.sudoku), seed=0)
 
 
-def test_the_symmetries_of_a_square() -> None:
-    laid = list_square_symmetries(9)
-    assert len(np.unique(laid, axis=0)) == 8
+def test_a_square_has_eight_symmetries() -> None:
+    symmetries = list_square_symmetries(9)
+    assert len(np.unique(symmetries, axis=0)) == 8
     grids = np.random.default_rng(0).integers(1, 4, (5, 9))
     names = compute_square_keys(grids)
     assert len(set(names)) == 5
-    for cells in laid:
+    for cells in symmetries:
         assert (compute_square_keys(grids[:, cells]) == names).all()
 
 
-def lengths_of_ways(cells: list[str], size: int) -> dict[int, int]:
-    """Breadth first from the start over all cells but walls."""
+def compute_path_lengths(cells: list[str], size: int) -> dict[int, int]:
+    """Return path lengths by a breadth-first search from the start over all cells but walls."""
     start = cells.index("S")
-    found, waiting = {start: 0}, deque([start])
+    lengths, waiting = {start: 0}, deque([start])
     while waiting:
-        here = waiting.popleft()
-        y, x = divmod(here, size)
+        cell = waiting.popleft()
+        y, x = divmod(cell, size)
         for to_y, to_x in ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)):
             to = to_y * size + to_x
-            if 0 <= to_y < size and 0 <= to_x < size and cells[to] != "#" and to not in found:
-                found[to] = found[here] + 1
+            if 0 <= to_y < size and 0 <= to_x < size and cells[to] != "#" and to not in lengths:
+                lengths[to] = lengths[cell] + 1
                 waiting.append(to)
-    return found
+    return lengths
 
 
-def test_ways_through_mazes_are_the_only_shortest_ones() -> None:
+def test_paths_through_mazes_are_the_only_shortest_ones() -> None:
     dataset = MazePathConfig(name="maze_path", size=7, train_examples=60, max_evaluation_examples=20)
     data = load_maze_path(dataset, seed=0)
     for epoch, index in ((epoch, index) for epoch in (0, 1) for index in range(30)):
         example = data.train[(epoch, index)]
         puzzle, answer = ([SYMBOLS[token - 1] for token in example[name]] for name in ("input_ids", "labels"))
         assert [a for a in answer if a != "o"] == [p for p, a in zip(puzzle, answer, strict=True) if a != "o"]
-        away = lengths_of_ways(puzzle, 7)
-        length = away[puzzle.index("G")]
+        path_lengths = compute_path_lengths(puzzle, 7)
+        length = path_lengths[puzzle.index("G")]
         assert example["difficulty"] == data.train.attributes["path length"][index] == length == answer.count("o") + 1
         only_way = ["#" if symbol == "." else symbol for symbol in answer]
-        assert lengths_of_ways(only_way, 7)[puzzle.index("G")] == length, "what is marked is a way"
+        assert compute_path_lengths(only_way, 7)[puzzle.index("G")] == length, "what is marked is a way"
         for cell in (number for number, symbol in enumerate(answer) if symbol == "o"):
             blocked = [*puzzle[:cell], "#", *puzzle[cell + 1 :]]
-            assert lengths_of_ways(blocked, 7).get(puzzle.index("G"), 99) > length, "there is no other one"
+            assert compute_path_lengths(blocked, 7).get(puzzle.index("G"), 99) > length, "there is no other one"
     held_out = compute_square_keys(data.evaluation["validation"].puzzles)
     assert not np.isin(compute_square_keys(data.train.puzzles), held_out).any()

@@ -1,4 +1,4 @@
-"""Questions on their way from files to windows: spans of tokens, windows, and the positions of answers in them."""
+"""Questions, from files to windows: spans of tokens, windows, and positions of answers in them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ QUESTIONS = [
 ]
 
 
-def row(number: int, question: str, answer: str | None, context: str = CONTEXT_TEXT) -> dict[str, Any]:
+def make_row(number: int, question: str, answer: str | None, context: str = CONTEXT_TEXT) -> dict[str, Any]:
     texts = [] if answer is None else [answer]
     answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
     return {"id": f"q{number}", "question": question, "context": context, "answers": answers}
 
 
-ROWS = [row(number, *entry) for number, entry in enumerate(QUESTIONS)]
+ROWS = [make_row(number, *entry) for number, entry in enumerate(QUESTIONS)]
 
 
 def load(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **changes: Any) -> RunData:
@@ -56,10 +56,10 @@ def load(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **
     return load_labelled_data(dataset, TokenizerConfig(path=str(folder / kind)), 0)
 
 
-def windows_of_the_library(words: PreTrainedTokenizerFast, question: str, length: int, stride: int) -> Any:
-    """The tokenizer's own windows: its `stride` is what two of them share."""
-    asked = len(words(question, add_special_tokens=False)["input_ids"])
-    room = length - asked - words.num_special_tokens_to_add(pair=True)
+def build_library_windows(words: PreTrainedTokenizerFast, question: str, length: int, stride: int) -> Any:
+    """Return the tokenizer's own windows: its `stride` is the overlap of two of them."""
+    question_length = len(words(question, add_special_tokens=False)["input_ids"])
+    room = length - question_length - words.num_special_tokens_to_add(pair=True)
     return words(
         question, CONTEXT_TEXT, truncation="only_second", max_length=length, stride=room - stride,
         return_overflowing_tokens=True, return_offsets_mapping=True, return_token_type_ids=True,
@@ -67,12 +67,12 @@ def windows_of_the_library(words: PreTrainedTokenizerFast, question: str, length
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_windows_are_those_of_the_library(kind: str, tmp_path: Path) -> None:
+def test_windows_equal_those_of_the_library(kind: str, tmp_path: Path) -> None:
     words, examples = tokenizer(kind), load(tmp_path, kind=kind, sequence_length=40, max_question_length=24).train
-    found = [examples[number] for number in range(len(examples))]
+    windows = [examples[number] for number in range(len(examples))]
     for number, (question, _) in enumerate(QUESTIONS):
-        theirs = windows_of_the_library(words, question, 40, 5)
-        ours = [example for example in found if example["question"] == number]
+        theirs = build_library_windows(words, question, 40, 5)
+        ours = [example for example in windows if example["question"] == number]
         assert len(theirs["input_ids"]) == len(ours) > 1
         for window, ids in enumerate(theirs["input_ids"]):
             assert ours[window]["input_ids"].tolist() == ids
@@ -81,12 +81,12 @@ def test_windows_are_those_of_the_library(kind: str, tmp_path: Path) -> None:
             assert (ours[window]["token_kind"] == CONTEXT).tolist() == [owner == 1 for owner in owners]
             if kind == "bert":
                 assert ours[window]["token_type_ids"].tolist() == theirs["token_type_ids"][window]
-    assert examples.lengths().tolist() == [len(example["input_ids"]) for example in found]
-    assert [example["index"] for example in found] == list(range(len(found)))
+    assert examples.lengths().tolist() == [len(example["input_ids"]) for example in windows]
+    assert [example["index"] for example in windows] == list(range(len(windows)))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "t5"])
-def test_spans_are_the_characters_of_the_tokens_without_the_space_before(kind: str) -> None:
+def test_spans_are_characters_of_tokens_without_the_leading_space(kind: str) -> None:
     words = tokenizer(kind)
     texts = [CONTEXT_TEXT, "", "  \u200b cat", "東京 cats"]
     for text, (ids, spans) in zip(texts, encode_with_spans(words, texts), strict=True):
@@ -101,8 +101,8 @@ def test_spans_are_the_characters_of_the_tokens_without_the_space_before(kind: s
 @pytest.mark.parametrize("answer", quick_one_in(3, [
     "e\u0301te\u0301", "tie\u0302\u0301ng", "हिन्दी", "서울", "❤\ufe0f", "كتابٌ", "été", "東京", "cat",
 ]))  # fmt: skip
-def test_an_answer_ends_where_its_last_character_does(answer: str, lowercase: bool) -> None:
-    """huggingface/tokenizers#1201: the second code point of a composed character is in no token's offsets."""
+def test_an_answer_ends_with_its_last_character(answer: str, lowercase: bool) -> None:
+    """Include composed characters, whose second code point is in no token's offsets (huggingface/tokenizers#1201)."""
     context = f"it says {unicodedata.normalize('NFD', answer) if answer == '서울' else answer} and no more"
     answer = context.removeprefix("it says ").removesuffix(" and no more")
     words = wrap_tokenizer(train_tokenizer([context, "it was a lot of text"] * 3, 90, lowercase))
@@ -112,8 +112,8 @@ def test_an_answer_ends_where_its_last_character_does(answer: str, lowercase: bo
 
 
 def label_by_loop(offsets: list[tuple[int, int]], owners: list[int | None], start: int, end: int) -> tuple[int, int]:
-    """The plain loop of the library's example: walk to the tokens that hold the answer's first and last character."""
-    inside = [place for place, owner in enumerate(owners) if owner == 1]
+    """Find the answer by the plain loop of the library's example, as the tokens of its first and last character."""
+    inside = [position for position, owner in enumerate(owners) if owner == 1]
     first, last = inside[0], inside[-1]
     if offsets[first][0] > start or offsets[last][1] < end:
         return 0, 0
@@ -124,13 +124,13 @@ def label_by_loop(offsets: list[tuple[int, int]], owners: list[int | None], star
     return first - 1, last + 1
 
 
-def test_answers_are_where_a_plain_loop_finds_them(tmp_path: Path) -> None:
+def test_positions_of_answers_equal_a_plain_loop(tmp_path: Path) -> None:
     words, examples = tokenizer("bert"), load(tmp_path, max_question_length=20).train
-    found = [examples[number] for number in range(len(examples))]
+    windows = [examples[number] for number in range(len(examples))]
     positions = set()
     for number, (question, answer) in enumerate(QUESTIONS):
-        theirs = windows_of_the_library(words, question, 32, 5)
-        ours = [example for example in found if example["question"] == number]
+        theirs = build_library_windows(words, question, 32, 5)
+        ours = [example for example in windows if example["question"] == number]
         for window, example in enumerate(ours):
             expected = (0, 0)
             if answer is not None:
@@ -141,12 +141,12 @@ def test_answers_are_where_a_plain_loop_finds_them(tmp_path: Path) -> None:
             assert (example["start_positions"], example["end_positions"]) == expected
             positions.add(expected > (0, 0))
             if answer is not None and expected > (0, 0):
-                span = [place + example["context_shift"] for place in expected]
+                span = [position + example["context_shift"] for position in expected]
                 assert examples.span_text(number, *span) == answer
     assert positions == {True, False}
 
 
-def test_windows_overlap_and_leave_nothing_out() -> None:
+def test_windows_overlap_and_cover_the_context() -> None:
     for length in range(14):
         for room in range(1, 8):
             for stride in range(1, room + 1):
@@ -183,11 +183,11 @@ def test_a_batch_is_padded_and_numbered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_prepared_data_are_cached_whatever_the_windows(suffix: str, tmp_path: Path) -> None:
+def test_prepared_data_are_reused_for_all_windows(suffix: str, tmp_path: Path) -> None:
     first = load(tmp_path, suffix=suffix)
-    made = sorted(path.name for path in (tmp_path / "cache").glob("questions-*[!k]"))
+    names = sorted(path.name for path in (tmp_path / "cache").glob("questions-*[!k]"))
     other = load(tmp_path, suffix=suffix, sequence_length=40, stride=9, max_question_length=6)
-    assert sorted(path.name for path in (tmp_path / "cache").glob("questions-*[!k]")) == made
+    assert sorted(path.name for path in (tmp_path / "cache").glob("questions-*[!k]")) == names
     assert len(other.train) < len(first.train)
     assert first.train.text(0)._asdict() == {"id": "q0", "context": CONTEXT_TEXT, "answers": ["the naïve cat"]}
     again = pickle.loads(pickle.dumps(first.train))
@@ -198,7 +198,7 @@ def test_prepared_data_are_cached_whatever_the_windows(suffix: str, tmp_path: Pa
     }  # fmt: skip
 
 
-def test_a_question_has_an_id_of_its_own(tmp_path: Path) -> None:
+def test_questions_with_equal_ids_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^dataset\.id_column=id: \S+train\.jsonl has 'q0' twice$"):
         load(tmp_path, [ROWS[0], ROWS[1], ROWS[0]])
 
@@ -223,7 +223,7 @@ def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
     ({}, {"context_column": "contxt"}, "dataset.context_column=contxt: .*did you mean 'context'?"),
     ({}, {"stride": 18}, "dataset.stride=18: windows of dataset.sequence_length=32 hold 17 context tokens"),
 ])  # fmt: skip
-def test_what_is_wrong_is_one_line(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_one_line_errors(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:
     write_table(tmp_path / "table" / "train.parquet", [{**entry, **change} for entry in ROWS[:2]])
     write_table(tmp_path / "table" / "validation.parquet", ROWS[:1])
     with pytest.raises((DataError, UserError), match=expected) as raised:
@@ -231,8 +231,8 @@ def test_what_is_wrong_is_one_line(change: Any, settings: Any, expected: str, tm
     assert "\n" not in str(raised.value)
 
 
-def test_a_tokenizer_with_shifted_offsets_is_one_line() -> None:
-    """Bytes after words: the spaces of the second division shift every later word."""
+def test_a_tokenizer_with_shifted_offsets_is_a_one_line_error() -> None:
+    """Use bytes after words: the spaces of the second division shift every later word."""
     words = Tokenizer.from_str(tokenizer("roberta").backend_tokenizer.to_str())
     text = ["a cat and a lot of lots , they said : stop that now"]
     for divisions, is_right in ((["bytes"], True), (["words", "bytes"], False)):

@@ -1,4 +1,4 @@
-"""Training, prediction and readers of words name a row by the same line or number."""
+"""Locations of rows, named alike in training, prediction and readers of words."""
 
 from __future__ import annotations
 

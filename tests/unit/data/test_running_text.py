@@ -1,4 +1,4 @@
-"""Text with its newlines: pieces against whole documents in several kinds of tokenizers, and bounds of documents."""
+"""Text with its newlines: pieces compared with whole documents in several tokenizers, and bounds of documents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PIECES = [
     "\x1f",
     "don't",
 ]
-# The divisions of Llama 3 and of o200k, as their tokenizer.json files have them.
+# Pre-tokenisation patterns of Llama 3 and of o200k, as in their tokenizer.json files.
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -54,7 +54,7 @@ def draw_text(generator: random.Random, pieces: int) -> str:
 
 
 def train(pre_tokenizer: Any, normalizer: Any = None) -> PreTrainedTokenizerFast:
-    """A tokenizer with merges of white space, newlines and letters, as far as its division allows them."""
+    """Return a tokenizer with merges of white space, newlines and letters, as far as its division allows them."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizer
     if normalizer is not None:
@@ -72,14 +72,14 @@ def divide(pattern: str) -> Any:
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def as_one_token(character: str) -> Any:
+def build_single_token(character: str) -> Any:
     return pre_tokenizers.Split(character, "isolated")
 
 
-def as_llama2() -> PreTrainedTokenizerFast:
-    """Blanks are letters, one stands before every text, and newlines are no part of other tokens."""
+def build_llama2() -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose blanks are letters; one stands before every text, and newlines are single tokens."""
     blanks = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    return train(as_one_token("\n"), blanks)
+    return train(build_single_token("\n"), blanks)
 
 
 KINDS: dict[str, Any] = {
@@ -87,17 +87,17 @@ KINDS: dict[str, Any] = {
     "a blank before every text": lambda: train(pre_tokenizers.ByteLevel(add_prefix_space=True)),
     "llama3": lambda: train(divide(LLAMA3)),
     "o200k": lambda: train(divide(O200K)),
-    "llama2": as_llama2,
+    "llama2": build_llama2,
     "newlines are blanks": lambda: tokenizer("t5"),
     "a blank before the first word": lambda: train(
-        pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="first"), as_one_token("\n")])
+        pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="first"), build_single_token("\n")])
     ),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_have_the_tokens_of_whole_documents(kind: str) -> None:
-    """The tokenizer itself over documents of drawn text, in which every line and every run of blanks may be a bound."""
+    """Compare with whole drawn documents, in which every line and every run of blanks may be a bound."""
     words, generator = KINDS[kind](), random.Random(5)
     documents = [draw_text(generator, generator.randint(1, 40)).strip("\n") for _ in range(150)]
     documents = [document for document in documents if document]
@@ -107,14 +107,14 @@ def test_pieces_have_the_tokens_of_whole_documents(kind: str) -> None:
     for append_eos in (True, False):
         arrays = build_piece_encoding(words, append_eos).encode(pieces)
         offsets = np.concatenate([[0], np.cumsum(arrays["lines"][:, 0])])[:-1][list(mark_first_pieces(pieces))]
-        found = [part.tolist() for part in np.split(arrays["tokens"], offsets)[1:]]
+        documents_tokens = [part.tolist() for part in np.split(arrays["tokens"], offsets)[1:]]
         end = [words.eos_token_id] * append_eos
-        assert found == [words(text, add_special_tokens=False)["input_ids"] + end for text in documents]
+        assert documents_tokens == [words(text, add_special_tokens=False)["input_ids"] + end for text in documents]
         assert arrays["lines"][:, 2].sum() == sum(len(text) + append_eos for text in documents)
         assert arrays["lines"][:, 1].sum() == sum(len(text.split()) + append_eos for text in documents)
 
 
-def config_of(tmp_path: Path, path: Any, **changes: Any) -> CausalConfig:
+def make_config(tmp_path: Path, path: Any, **changes: Any) -> CausalConfig:
     settings: dict[str, Any] = {
         "name": "text", "source": Source.local, "path": path, "evaluation_fraction": 0.2, "sequence_length": 8,
         "cache_dir": str(tmp_path / "cache"), "prepare_workers": 1, "keep_newlines": True,
@@ -122,52 +122,52 @@ def config_of(tmp_path: Path, path: Any, **changes: Any) -> CausalConfig:
     return CausalConfig(**{**settings, **changes})
 
 
-def documents_of(blocks: TextBlocks, words: PreTrainedTokenizerFast) -> list[str]:
+def decode_documents(blocks: TextBlocks, words: PreTrainedTokenizerFast) -> list[str]:
     parts = zip(blocks.offsets, blocks.offsets[1:], strict=False)
     return [words.decode(blocks.store.tokens[first:last].tolist()) for first, last in parts]
 
 
 def test_documents_are_files_and_rows_of_tables(tmp_path: Path) -> None:
-    """With their newlines, and without those around them; a file that is divided ends where it is cut."""
+    """Keep newlines except those around documents; a file that is divided ends where it is cut."""
     (tmp_path / "1.txt").write_text("\n\nab\r\n\n  cd\n\n")
     (tmp_path / "2.txt").write_text("ef\ngh")
     (tmp_path / "3.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("i\n\nj\n", "k", "\n")))
     (tmp_path / "4.txt").write_text("l\nm\nn\n")
     files = [str(tmp_path / name) for name in ("1.txt", "2.txt", "3.jsonl", "4.txt")]
-    data = load_text_blocks(config_of(tmp_path, files), BYTES)
-    assert documents_of(data.train, data.tokenizer) == ["ab\n\n  cd<eos>", "ef\ngh<eos>", "i\n\nj<eos>", "k<eos>"]
-    assert documents_of(data.evaluation["held_out"], data.tokenizer) == ["l\nm\nn<eos>"]
-    without = load_text_blocks(config_of(tmp_path, files, append_eos=False), BYTES)
-    assert documents_of(without.train, data.tokenizer) == ["ab\n\n  cd", "ef\ngh", "i\n\nj", "k"]
+    data = load_text_blocks(make_config(tmp_path, files), BYTES)
+    assert decode_documents(data.train, data.tokenizer) == ["ab\n\n  cd<eos>", "ef\ngh<eos>", "i\n\nj<eos>", "k<eos>"]
+    assert decode_documents(data.evaluation["held_out"], data.tokenizer) == ["l\nm\nn<eos>"]
+    without = load_text_blocks(make_config(tmp_path, files, append_eos=False), BYTES)
+    assert decode_documents(without.train, data.tokenizer) == ["ab\n\n  cd", "ef\ngh", "i\n\nj", "k"]
     assert data.summary["keep_newlines"]
     assert "lines" not in data.summary["train"]
-    dropped = load_text_blocks(config_of(tmp_path, files, keep_newlines=None), BYTES)
-    assert documents_of(dropped.evaluation["held_out"], data.tokenizer)[-1].endswith("m<eos>n<eos>")
+    dropped = load_text_blocks(make_config(tmp_path, files, keep_newlines=None), BYTES)
+    assert decode_documents(dropped.evaluation["held_out"], data.tokenizer)[-1].endswith("m<eos>n<eos>")
 
 
 @pytest.mark.parametrize("separator", [Separator.blank_line, Separator.line, Separator.heading])
 def test_separators_divide_a_file(tmp_path: Path, separator: Separator) -> None:
-    """As `mark_lines` marks the lines, which another test compares with a plain reading."""
+    """Compare with the lines that `mark_lines` marks, which another test compares with a plain reading."""
     text = " = A = \n\n ab\n\n\n = B = \n\n cd\n  ef\n"
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "held.txt").write_text("x\n")
-    config = config_of(tmp_path, str(tmp_path / "a.txt"), evaluation_path=str(tmp_path / "held.txt"))
+    config = make_config(tmp_path, str(tmp_path / "a.txt"), evaluation_path=str(tmp_path / "held.txt"))
     config.document_separator, config.append_eos = separator, False
     data = load_text_blocks(config, BYTES)
     expected: list[str] = []
     for line, begins in mark_lines(text.removesuffix("\n").split("\n"), str(separator)):
         expected = [*expected, line] if begins else [*expected[:-1], f"{expected[-1]}\n{line}"]
-    assert documents_of(data.train, data.tokenizer) == [document.strip("\n") for document in expected]
+    assert decode_documents(data.train, data.tokenizer) == [document.strip("\n") for document in expected]
 
 
-def test_files_are_documents_of_lines_too(tmp_path: Path) -> None:
+def test_files_can_be_documents_of_lines(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("c\n\nd\n")
-    config = config_of(tmp_path, str(tmp_path), document_separator=Separator.file, keep_newlines=False)
+    config = make_config(tmp_path, str(tmp_path), document_separator=Separator.file, keep_newlines=False)
     (tmp_path / "held").mkdir()
     (tmp_path / "held" / "x.txt").write_text("e\nf\n")
     config.path = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
     config.evaluation_path = str(tmp_path / "held")
     data = load_text_blocks(config, BYTES)
-    assert documents_of(data.train, data.tokenizer) == ["c<eos><eos>d<eos>"] * 2
-    assert documents_of(data.evaluation["held_out"], data.tokenizer) == ["e<eos>f<eos>"]
+    assert decode_documents(data.train, data.tokenizer) == ["c<eos><eos>d<eos>"] * 2
+    assert decode_documents(data.evaluation["held_out"], data.tokenizer) == ["e<eos>f<eos>"]

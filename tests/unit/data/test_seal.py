@@ -1,4 +1,4 @@
-"""Prepared data that something happened to: whatever it was, they are made anew and give what they gave before."""
+"""Damaged prepared data, which are rebuilt with the same content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adadepth.data import load_pretraining_data
 from adadepth.data.cache import SEAL, ensure_folder, find_damage
 from adadepth.data.stores.documents import TokenStore
 from tests.marks_support import quick_one_in
-from tests.unit.data.support import local_config, small_tokenizer, write_corpus
+from tests.unit.data.support import make_corpus_config, make_tokenizer_config, write_corpus
 
 
 def flip(file: Path) -> None:
@@ -33,14 +33,14 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 def read(corpus: Path, cache: Path) -> tuple[list[int], list[int], str]:
-    """What training and evaluation read, and the vocabulary."""
-    data = load_pretraining_data(local_config(corpus, cache), small_tokenizer(), 0)
+    """Return the training and evaluation data, and the vocabulary."""
+    data = load_pretraining_data(make_corpus_config(corpus, cache), make_tokenizer_config(), 0)
     stores: list[TokenStore] = [data.train.store, data.evaluation["held_out"].store]  # type: ignore[union-attr]
     return stores[0].tokens.tolist(), stores[1].tokens.tolist(), data.tokenizer.backend_tokenizer.to_str()
 
 
 @pytest.mark.parametrize("kind", quick_one_in(9, DAMAGES))
-def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_files_are_detected_and_rebuilt(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     corpus, cache = write_corpus(tmp_path), tmp_path / "cache"
     whole = read(corpus, cache)
     files = [file.relative_to(cache) for file in sorted(cache.glob("*/*"))]
@@ -49,13 +49,13 @@ def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, kind: str, capl
         caplog.clear()
         DAMAGES[kind](cache / file)
         assert read(corpus, cache) == whole, file
-        (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert str(cache / file.parent) in told
+        (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert str(cache / file.parent) in warning
         assert find_damage(cache / file.parent) is None
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
-def test_what_is_no_folder_is_made_anew(tmp_path: Path, kind: str) -> None:
+def test_a_file_in_place_of_the_folder_is_rebuilt(tmp_path: Path, kind: str) -> None:
     target = tmp_path / "x"
     (tmp_path / "other").mkdir()
     if kind == "file":
@@ -67,7 +67,7 @@ def test_what_is_no_folder_is_made_anew(tmp_path: Path, kind: str) -> None:
     assert list((tmp_path / "other").iterdir()) == [], "what a link leads to is left alone"
 
 
-def test_what_else_lies_in_a_folder_is_not_looked_at(tmp_path: Path) -> None:
+def test_other_files_in_a_folder_are_ignored(tmp_path: Path) -> None:
     corpus, cache = write_corpus(tmp_path), tmp_path / "cache"
     whole = read(corpus, cache)
     for folder in cache.glob("*/"):
@@ -75,7 +75,7 @@ def test_what_else_lies_in_a_folder_is_not_looked_at(tmp_path: Path) -> None:
     assert read(corpus, cache) == whole
 
 
-def test_a_whole_folder_is_left_alone(tmp_path: Path) -> None:
+def test_an_intact_folder_is_not_rebuilt(tmp_path: Path) -> None:
     def build(folder: Path) -> None:
         (folder / "a").write_bytes(os.urandom(5 * 2**20))
         (folder / "b").write_bytes(b"")

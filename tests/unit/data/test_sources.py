@@ -1,4 +1,4 @@
-"""Files that change while data are made of them: nothing of them is kept, whatever they are and whenever it happens."""
+"""Files that change while data are prepared from them: nothing of them is stored."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError
 from tests.marks_support import mostly_slow, quick_one_in
 
-from .labelled_support import config, write_table
-from .support import local_config, small_tokenizer, write_corpus
+from .labelled_support import make_labelled_config, write_table
+from .support import make_corpus_config, make_tokenizer_config, write_corpus
 from .tokenizers_support import tokenizer
 
 PAIRS = [{"premise": f"a cat {n} stops", "hypothesis": "that cat", "label": "no" if n % 3 else "yes"} for n in range(6)]
@@ -40,30 +40,32 @@ QUESTIONS = [
 CONLL = "a\tO\ncat\tB-PER\n\nthe\tO\ncat\tB-PER\nstops\tO\n\n"
 
 
-def words(folder: Path) -> TokenizerConfig:
-    """A tokenizer that is there before, so that the data alone are read."""
+def save_tokenizer(folder: Path) -> TokenizerConfig:
+    """Save a tokenizer beforehand, so that the data alone are read."""
     if not (folder / "bert").exists():
         tokenizer("bert").save_pretrained(folder / "bert")
     return TokenizerConfig(path=str(folder / "bert"))
 
 
-def examples(found: Any) -> list[Any]:
-    return [plain(found[index]) for index in range(len(found))]
+def list_examples(dataset: Any) -> list[Any]:
+    return [to_plain(dataset[index]) for index in range(len(dataset))]
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: plain(entry) for name, entry in value.items()}
-    return [plain(entry) for entry in value] if isinstance(value, list) else np.asarray(value).tolist()
+        return {name: to_plain(entry) for name, entry in value.items()}
+    return [to_plain(entry) for entry in value] if isinstance(value, list) else np.asarray(value).tolist()
 
 
 def read_labelled(folder: Path, dataset: Any) -> list[Any]:
-    data = load_labelled_data(dataset, words(folder), 0, cls_tokens=0)
-    return [data.labels, examples(data.train)]
+    data = load_labelled_data(dataset, save_tokenizer(folder), 0, cls_tokens=0)
+    return [data.labels, list_examples(data.train)]
 
 
 def read_corpus(folder: Path, root: Path) -> list[Any]:
-    data = load_pretraining_data(local_config(folder / "corpus.txt", root, sequence_length=16), small_tokenizer(), 0)
+    data = load_pretraining_data(
+        make_corpus_config(folder / "corpus.txt", root, sequence_length=16), make_tokenizer_config(), 0
+    )
     return [data.train.store.tokens.tolist(), data.evaluation["held_out"].store.tokens.tolist(), len(data.tokenizer)]
 
 
@@ -81,7 +83,7 @@ def read_blocks(folder: Path, root: Path) -> list[Any]:
 
 
 def read_table(folder: Path, root: Path, **changes: Any) -> list[Any]:
-    return read_labelled(folder, config(folder, root, evaluation_splits=["train"], **changes))
+    return read_labelled(folder, make_labelled_config(folder, root, evaluation_splits=["train"], **changes))
 
 
 def read_part_of_a_table(folder: Path, root: Path) -> list[Any]:
@@ -99,7 +101,7 @@ def read_questions(folder: Path, root: Path) -> list[Any]:
     return read_labelled(folder, QuestionConfig(**settings, evaluation_splits=["train"]))
 
 
-# Name: the file, what is in it, and what reads it; every text has a "cat" in it.
+# Name: the file, its content, and its reader; every text has a "cat" in it.
 KINDS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path, Path], list[Any]]]] = {
     "corpus": ("corpus.txt", lambda file: write_corpus(file.parent, 20), read_corpus),
     "stream": ("corpus.txt", lambda file: write_corpus(file.parent, 8), read_stream),
@@ -113,14 +115,14 @@ KINDS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path, Path], lis
 }  # fmt: skip
 
 
-def other_text(file: Path) -> None:
-    """As long, and by its time as old."""
+def replace_text(file: Path) -> None:
+    """Replace the text by one of the same length and time."""
     status = file.stat()
     file.write_bytes(file.read_bytes().replace(b"cat", b"dog"))
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def longer(file: Path) -> None:
+def lengthen(file: Path) -> None:
     file.write_bytes(file.read_bytes() * 2)
 
 
@@ -130,21 +132,21 @@ def become_folder(file: Path) -> None:
 
 
 def retarget(file: Path) -> None:
-    """A link to another file."""
+    """Replace a file by a link to another file."""
     other = file.with_name(f"other{file.suffix}")
     shutil.copy2(file, other)
-    other_text(other)
+    replace_text(other)
     file.unlink()
     file.symlink_to(other)
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "text": other_text, "longer": longer, "deleted": Path.unlink, "folder": become_folder, "link": retarget,
+    "text": replace_text, "longer": lengthen, "deleted": Path.unlink, "folder": become_folder, "link": retarget,
 }  # fmt: skip
 
 
-class Changer:
-    """Changes a file at one of the folders that are built for a cache: before it is read for that, or after it was."""
+class ChangingBuilder:
+    """Build function that changes a file at one of the folders of a cache: before it is read for that, or after."""
 
     def __init__(self, at: int, change: Callable[[], object], *, before: bool, then: Callable[[], object]) -> None:
         self.at, self.change, self.before, self.then = at, change, before, then
@@ -155,14 +157,14 @@ class Changer:
         is_now = self.builds == self.at
         self.builds += 1
 
-        def changed(folder: Path) -> None:
+        def build_and_change(folder: Path) -> None:
             if is_now and self.before:
                 self.change()
             build(folder)
             if is_now:
                 (self.then if self.before else self.change)()
 
-        self.original(root, name, changed, *rest)
+        self.original(root, name, build_and_change, *rest)
 
 
 def restore(file: Path, write: Callable[[Path], object]) -> None:
@@ -172,7 +174,7 @@ def restore(file: Path, write: Callable[[Path], object]) -> None:
     write(file)
 
 
-def refused(read: Callable[[], object], file: Path) -> None:
+def expect_refusal(read: Callable[[], object], file: Path) -> None:
     with pytest.raises(DataError) as caught:
         read()
     message = str(caught.value)
@@ -182,7 +184,7 @@ def refused(read: Callable[[], object], file: Path) -> None:
 
 @pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
 @pytest.mark.parametrize("before", mostly_slow([True, False], lambda before: before))
-def test_of_a_file_that_changes_nothing_is_kept(
+def test_nothing_of_a_changing_file_is_stored(
     kind: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, write, read = KINDS[kind]
@@ -196,10 +198,10 @@ def test_of_a_file_that_changes_nothing_is_kept(
     for change in changes:
         for at in range(builds):
             root = tmp_path / f"{change} {at}"
-            changer = Changer(at, lambda: changes[change](file), before=before, then=lambda: None)  # noqa: B023
+            changer = ChangingBuilder(at, lambda: changes[change](file), before=before, then=lambda: None)  # noqa: B023
             with monkeypatch.context() as patch:
                 patch.setattr(cache, "_build", changer)
-                refused(lambda: read(tmp_path, root), file)  # noqa: B023
+                expect_refusal(lambda: read(tmp_path, root), file)  # noqa: B023
             assert changer.builds == at + 1
             assert len([folder for folder in root.iterdir() if folder.is_dir()]) == at, "those before it alone"
             restore(file, write)
@@ -207,29 +209,31 @@ def test_of_a_file_that_changes_nothing_is_kept(
 
 
 @pytest.mark.parametrize("kind", ["corpus", "jsonl", "conll"])
-def test_a_file_that_is_as_before_at_the_end_was_read_in_between(
+def test_a_file_that_changed_and_was_restored_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, write, read = KINDS[kind]
     file = tmp_path / name
     write(file)
-    changer = Changer(0, lambda: other_text(file), before=True, then=lambda: restore(file, write))
+    changer = ChangingBuilder(0, lambda: replace_text(file), before=True, then=lambda: restore(file, write))
     with monkeypatch.context() as patch:
         patch.setattr(cache, "_build", changer)
-        refused(lambda: read(tmp_path, tmp_path / "cache"), file)
+        expect_refusal(lambda: read(tmp_path, tmp_path / "cache"), file)
     restore(file, write)
     assert read(tmp_path, tmp_path / "cache") == read(tmp_path, tmp_path / "other")
 
 
 @pytest.mark.parametrize("kind", quick_one_in(3, ["table", "corpus", "stream"]))
-def test_a_folder_in_place_of_a_data_set_of_the_hub(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changing_folder_in_place_of_a_hub_set_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, root = tmp_path / "hub" / "train.jsonl", tmp_path / "cache"
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     entry: Any = {"path": str(file.parent), "name": None}
     settings: Any = {"name": "t", "source": Source.hub, "cache_dir": str(root), "sequence_length": 16}
     loads: dict[str, Callable[[], Any]] = {
         "table": lambda: hub.load_hub_tables(entry)["train"].fingerprint(),
-        "corpus": lambda: load_pretraining_data(CorpusConfig(**settings, hub=[entry]), small_tokenizer(), 0),
+        "corpus": lambda: load_pretraining_data(CorpusConfig(**settings, hub=[entry]), make_tokenizer_config(), 0),
         "stream": lambda: load_language_data(
             StreamConfig(**settings | {"sequence_length": 4}, hub=[entry], text_column="text"),
             TokenizerConfig(kind="word", vocab_size=None), train_rows=2, evaluation_rows=1,
@@ -238,31 +242,33 @@ def test_a_folder_in_place_of_a_data_set_of_the_hub(kind: str, tmp_path: Path, m
     write_table(file, [{"text": f"The cat sees the dog number {number}."} for number in range(20)])
     original, loaded = datasets.load_dataset, []
 
-    def changing(*args: Any, **options: Any) -> Any:
+    def load_and_change(*args: Any, **options: Any) -> Any:
         rows = original(*args, **options)
         if not loaded:
             write_table(file, [{"text": f"The fox sees the dog number {number}."} for number in range(20)])
         loaded.append(rows)
         return rows
 
-    monkeypatch.setattr(datasets, "load_dataset", changing)
-    refused(loads[kind], file.parent)
+    monkeypatch.setattr(datasets, "load_dataset", load_and_change)
+    expect_refusal(loads[kind], file.parent)
     assert not [folder for folder in root.glob("*") if folder.is_dir()]
     loads[kind]()
 
 
 def test_streamed_documents_must_stay_the_same_from_epoch_to_epoch(tmp_path: Path) -> None:
     file = write_corpus(tmp_path)
-    data = load_pretraining_data(local_config(file, tmp_path / "cache", streaming=True), small_tokenizer(), 0)
+    data = load_pretraining_data(
+        make_corpus_config(file, tmp_path / "cache", streaming=True), make_tokenizer_config(), 0
+    )
     data.train.set_epoch(0)
     first = [example["input_ids"].tolist() for example in data.train]
     data.train.set_epoch(0)
     assert [example["input_ids"].tolist() for example in data.train] == first
     passing = iter(data.train)
     next(passing)
-    longer(file)
-    refused(lambda: list(passing), file)
-    refused(lambda: data.train.set_epoch(1), file)
+    lengthen(file)
+    expect_refusal(lambda: list(passing), file)
+    expect_refusal(lambda: data.train.set_epoch(1), file)
 
 
 def test_a_moved_file_is_the_same_source(tmp_path: Path) -> None:
@@ -272,40 +278,40 @@ def test_a_moved_file_is_the_same_source(tmp_path: Path) -> None:
     assert first == second != third
 
 
-def test_options_of_a_tokenizer_that_its_file_does_not_tell_count_too(tmp_path: Path) -> None:
-    """The name of a special token in a text is that token, or text: `split_special_tokens` of tokenizer_config.json."""
+def test_options_beside_the_tokenizer_file_change_the_key(tmp_path: Path) -> None:
+    """Set `split_special_tokens` of tokenizer_config.json, which decides whether "[MASK]" in a text is a token."""
     write_table(tmp_path / "train.csv", [{**row, "premise": "a [MASK] cat"} for row in PAIRS])
-    found = []
+    results = []
     settings = tmp_path / "bert" / "tokenizer_config.json"
     tokenizer("bert").save_pretrained(settings.parent)
     for splits in (False, True):
         settings.write_text(json.dumps(json.loads(settings.read_text()) | {"split_special_tokens": splits}))
-        found.append([read_table(tmp_path, tmp_path / root) for root in ("cache", f"fresh {splits}")])
-    assert found[0][0] == found[0][1] != found[1][1]
-    assert found[1][0] == found[1][1]
+        results.append([read_table(tmp_path, tmp_path / root) for root in ("cache", f"fresh {splits}")])
+    assert results[0][0] == results[0][1] != results[1][1]
+    assert results[1][0] == results[1][1]
 
 
 @pytest.mark.parametrize("load", [load_pretraining_data, load_language_data])
-def test_the_held_out_text_is_a_source_of_both_sides(
+def test_the_held_out_text_is_a_source_of_training_and_evaluation(
     load: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its documents are left out of the training text."""
+    """Check that its documents are left out of the training text."""
     text, held_out = write_corpus(tmp_path, 20), write_corpus(tmp_path, 8, "held_out.txt")
     settings: Any = {"name": "t", "source": Source.local, "path": str(text), "evaluation_path": str(held_out)}
     is_corpus = load is load_pretraining_data
     dataset = (CorpusConfig if is_corpus else StreamConfig)(
         **settings, cache_dir=str(tmp_path / "c"), sequence_length=8
     )
-    changer = Changer(1 if is_corpus else 2, lambda: other_text(held_out), before=False, then=lambda: None)
+    changer = ChangingBuilder(1 if is_corpus else 2, lambda: replace_text(held_out), before=False, then=lambda: None)
     monkeypatch.setattr(cache, "_build", changer)
     if is_corpus:
-        refused(lambda: load(dataset, small_tokenizer(), 0), held_out)
+        expect_refusal(lambda: load(dataset, make_tokenizer_config(), 0), held_out)
     else:
         words = TokenizerConfig(kind="word", vocab_size=None)
-        refused(lambda: load(dataset, words, train_rows=1, evaluation_rows=1), held_out)
+        expect_refusal(lambda: load(dataset, words, train_rows=1, evaluation_rows=1), held_out)
 
 
-def test_an_error_of_a_loader_s_process_is_its_last_line() -> None:
+def test_an_error_of_a_loader_process_is_its_last_line() -> None:
     from torch._utils import ExceptionWrapper
 
     try:

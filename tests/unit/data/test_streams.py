@@ -1,4 +1,4 @@
-"""Rows, slots, processes and phases of streams, each against a plain loop over the tokens."""
+"""Rows, slots, processes and phases of streams, each compared with a plain loop over the tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStrea
 EOS, PAD = 1, 0
 
 
-def store_of(tokens: int, folder: Path | None = None) -> LineStore:
-    """Tokens that count up from 10, in lines of one token, one word and two characters."""
+def make_store(tokens: int, folder: Path | None = None) -> LineStore:
+    """Return tokens that count up from 10, in lines of one token, one word and two characters."""
     values = np.arange(10, 10 + tokens, dtype=np.uint16)
     lines = np.arange(tokens + 1)[:, None] * np.array([1, 1, 2])
     if folder is None:
@@ -28,10 +28,10 @@ def store_of(tokens: int, folder: Path | None = None) -> LineStore:
     return LineStore.open(folder)
 
 
-def batches_of(
+def make_batches(
     tokens: int, length: int, share: RowShare, two_phase: TwoPhase | None = None, store: LineStore | None = None
 ) -> StreamBatches:
-    store = store_of(tokens) if store is None else store
+    store = make_store(tokens) if store is None else store
     parts = {"weights": (0, tokens)}
     if two_phase is not None:
         cut = tokens - round(two_phase.share * tokens)
@@ -40,30 +40,30 @@ def batches_of(
     return StreamBatches(streams, share, store.counts(), two_phase)
 
 
-def plain_rows(tokens: list[int], rows: int) -> list[tuple[list[int], list[int]]]:
-    """Inputs and targets of every row: the definition, token by token."""
-    found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(rows)]
+def build_plain_rows(tokens: list[int], rows: int) -> list[tuple[list[int], list[int]]]:
+    """Return inputs and targets of every row by the definition, token by token."""
+    pairs: list[tuple[list[int], list[int]]] = [([], []) for _ in range(rows)]
     row = 0
-    for place, token in enumerate(tokens):
-        while place >= (row + 1) * len(tokens) // rows:
+    for position, token in enumerate(tokens):
+        while position >= (row + 1) * len(tokens) // rows:
             row += 1
-        found[row][0].append(tokens[place - 1] if place else EOS)
-        found[row][1].append(token)
-    return found
+        pairs[row][0].append(tokens[position - 1] if position else EOS)
+        pairs[row][1].append(token)
+    return pairs
 
 
 @pytest.mark.parametrize(
     ("tokens", "rows", "length"), [(24, 2, 4), (25, 2, 4), (50, 3, 7), (13, 4, 3), (31, 1, 8), (8, 8, 1), (103, 5, 100)]
 )
 def test_every_token_is_predicted_once_from_the_one_before(tokens: int, rows: int, length: int) -> None:
-    batches = batches_of(tokens, length, RowShare(rows))
+    batches = make_batches(tokens, length, RowShare(rows))
     items = [batches[(0, index)] for index in range(len(batches))]
-    for row, (inputs, targets) in enumerate(plain_rows(list(range(10, 10 + tokens)), rows)):
+    for row, (inputs, targets) in enumerate(build_plain_rows(list(range(10, 10 + tokens)), rows)):
         read = torch.cat([item["targets"][row] for item in items])
-        given = torch.cat([item["input_ids"][row] for item in items])
+        inputs_read = torch.cat([item["input_ids"][row] for item in items])
         assert read[read != -100].tolist() == targets
         assert (read[len(targets) :] == -100).all()
-        assert given.tolist() == inputs + [PAD] * (len(read) - len(inputs))
+        assert inputs_read.tolist() == inputs + [PAD] * (len(read) - len(inputs))
     widths = [item["input_ids"].shape[1] for item in items]
     assert widths[:-1] == [length] * (len(items) - 1)
     assert sum(widths) == -(-tokens // rows)
@@ -73,9 +73,9 @@ def test_every_token_is_predicted_once_from_the_one_before(tokens: int, rows: in
 
 
 @pytest.mark.parametrize(("batch", "slots", "processes"), [(4, 2, 1), (4, 1, 2), (2, 2, 2), (1, 8, 1), (1, 2, 4)])
-def test_rows_do_not_depend_on_how_they_are_shared_out(batch: int, slots: int, processes: int) -> None:
-    whole = batches_of(203, 5, RowShare(8))
-    parts = [batches_of(203, 5, RowShare(batch, slots, process, processes)) for process in range(processes)]
+def test_rows_do_not_depend_on_the_number_of_processes(batch: int, slots: int, processes: int) -> None:
+    whole = make_batches(203, 5, RowShare(8))
+    parts = [make_batches(203, 5, RowShare(batch, slots, process, processes)) for process in range(processes)]
     assert {len(part) for part in parts} == {slots * len(whole)}
     for update in range(len(whole)):
         shared = [part[(0, update * slots + slot)] for slot in range(slots) for part in parts]
@@ -86,7 +86,7 @@ def test_rows_do_not_depend_on_how_they_are_shared_out(batch: int, slots: int, p
 
 
 def test_epochs_repeat_the_stream_and_an_index_beyond_them_is_refused() -> None:
-    batches = batches_of(60, 5, RowShare(2, slots=2))
+    batches = make_batches(60, 5, RowShare(2, slots=2))
     assert (len(batches), batches.steps_per_epoch) == (6, 3)
     for index in range(len(batches)):
         assert torch.equal(batches[(4, index)]["targets"], batches[index]["targets"])
@@ -96,8 +96,8 @@ def test_epochs_repeat_the_stream_and_an_index_beyond_them_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("first", "period", "share"), [(0, 5, 0.2), (7, 3, 0.4), (4, 1, 0.5), (1000, 2, 0.5)])
-def test_phases_against_counting_updates_one_by_one(first: int, period: int, share: float) -> None:
-    batches = batches_of(200, 4, RowShare(2, slots=2), TwoPhase(first, period, share))
+def test_phases_equal_a_count_of_updates(first: int, period: int, share: float) -> None:
+    batches = make_batches(200, 4, RowShare(2, slots=2), TwoPhase(first, period, share))
     cut = 200 - round(share * 200)
     steps = {name: ceil(ceil(size / 4) / 4) for name, size in (("weights", cut), ("architecture", 200 - cut))}
     assert batches.steps_per_epoch == steps["weights"]
@@ -113,38 +113,38 @@ def test_phases_against_counting_updates_one_by_one(first: int, period: int, sha
             position = read[name] % steps[name]
             assert (item["stream"], item["slot"], item["is_start"]) == (name, slot, position == 0)
             begin, end = (0, cut) if name == "weights" else (cut, 200)
-            row = plain_rows(list(range(10 + begin, 10 + end)), 4)[2 * slot]
+            row = build_plain_rows(list(range(10 + begin, 10 + end)), 4)[2 * slot]
             targets = item["targets"][0]
             assert targets[targets != -100].tolist() == row[1][4 * position : 4 * position + 4]
             assert item["input_ids"][0, : (targets != -100).sum()].tolist() == row[0][4 * position : 4 * position + 4]
         read[name] += 1
 
 
-def first_item(items: list[dict[str, object]]) -> dict[str, object]:
+def get_first_item(items: list[dict[str, object]]) -> dict[str, object]:
     return items[0]
 
 
-def test_batches_are_sent_to_workers_without_their_tokens(tmp_path: Path) -> None:
-    batches = batches_of(5000, 16, RowShare(4, slots=2), store=store_of(5000, tmp_path))
+def test_pickled_batches_hold_no_tokens(tmp_path: Path) -> None:
+    batches = make_batches(5000, 16, RowShare(4, slots=2), store=make_store(5000, tmp_path))
     assert len(pickle.dumps(batches)) < 2000
     again = pickle.loads(pickle.dumps(batches))
-    loader = DataLoader(again, sampler=[(1, n) for n in range(len(batches))], num_workers=2, collate_fn=first_item)
+    loader = DataLoader(again, sampler=[(1, n) for n in range(len(batches))], num_workers=2, collate_fn=get_first_item)
     for index, item in enumerate(loader):
         expected = batches[index]
         assert torch.equal(item["targets"], expected["targets"])
         assert (item["slot"], item["is_start"]) == (index % 2, index < 2)
-    in_memory = pickle.loads(pickle.dumps(store_of(7)))
+    in_memory = pickle.loads(pickle.dumps(make_store(7)))
     assert in_memory.tokens.tolist() == list(range(10, 17))
 
 
-def test_counts_of_whole_lines() -> None:
+def test_whole_lines_are_counted() -> None:
     lines = np.array([[0, 0, 0], [3, 2, 9], [3, 2, 9], [10, 6, 30]])
     store = LineStore(np.zeros(10, np.uint16), lines)
 
-    def counts(most: int | None) -> tuple[int, ...]:
+    def count_lines(most: int | None) -> tuple[int, ...]:
         return tuple(store.counts(most).values())
 
     whole, first = (3, 10, 6, 30), (2, 3, 2, 9)
-    assert [counts(most) for most in (None, 10, 11)] == [whole] * 3
-    assert [counts(most) for most in (3, 4, 9)] == [first] * 3
-    assert counts(2) == (1, 3, 2, 9)  # one line at least
+    assert [count_lines(most) for most in (None, 10, 11)] == [whole] * 3
+    assert [count_lines(most) for most in (3, 4, 9)] == [first] * 3
+    assert count_lines(2) == (1, 3, 2, 9)  # one line at least

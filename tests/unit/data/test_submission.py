@@ -1,3 +1,5 @@
+"""Files of predictions for GLUE's server."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -20,7 +22,7 @@ ENTAILMENT = ["entailment", "neutral", "contradiction"]
     ("RTE", [1, 0], ["entailment", "not_entailment"], ["not_entailment", "entailment"]),
     ("STS-B", [-0.5, 2.12345, 5.7], [], ["0.000", "2.123", "5.000"]),
 ])  # fmt: skip
-def test_a_file_as_the_server_wants_it(
+def test_a_file_has_the_format_of_the_server(
     tmp_path: Path, name: str, predictions: list[float], labels: list[str], rows: list[str]
 ) -> None:
     path = write_submission(tmp_path / "submission", name, np.array(predictions), labels)
@@ -30,7 +32,7 @@ def test_a_file_as_the_server_wants_it(
     assert [file.name for file in path.parent.iterdir()] == [f"{name}.tsv"]
 
 
-def test_names_of_the_server() -> None:
+def test_names_of_files_are_those_of_the_server() -> None:
     check_submission_names(SUBMISSIONS)
     with pytest.raises(ConfigError) as raised:
         check_submission_names(["RTE", "STSB"])
@@ -39,7 +41,7 @@ def test_names_of_the_server() -> None:
     )
 
 
-# What GLUE's server wants (gluebenchmark.com/faq): the file of each task, and the values in it, class by class.
+# Files that GLUE's server accepts (gluebenchmark.com/faq): names of each task, and their values, class by class.
 SERVER = {
     "cola": {"CoLA": ["0", "1"]},
     "sst2": {"SST-2": ["0", "1"]},
@@ -54,7 +56,7 @@ SERVER = {
 
 
 @pytest.mark.parametrize("task", mostly_slow(SERVER, "mnli".__eq__))
-def test_the_files_of_every_task_have_the_servers_names_and_values(task: str, tmp_path: Path) -> None:
+def test_files_of_every_task_have_names_and_values_of_the_server(task: str, tmp_path: Path) -> None:
     dataset = configured(f"act_{task}").dataset
     assert isinstance(dataset, LabelledConfig)
     assert dataset.submission == list(SERVER[task])

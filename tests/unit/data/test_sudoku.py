@@ -1,4 +1,4 @@
-"""Sudoku: solutions by brute force, symmetries, and that none makes an evaluation puzzle of a training one."""
+"""Sudoku: solutions by brute force, symmetries, and no evaluation puzzle that is equivalent to a training puzzle."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
 
 
-def drawn(size: int, rows: int, seed: int = 0) -> tuple[Shape, np.ndarray, np.ndarray]:
+def draw_puzzles(size: int, rows: int, seed: int = 0) -> tuple[Shape, np.ndarray, np.ndarray]:
     shape, generator = SHAPES[size], np.random.default_rng(seed)
     grids = draw_grids(rows, shape, generator)
     return shape, grids, reduce_to_minimal(grids, shape, generator, shape.cells)
 
 
-def all_solutions(puzzle: np.ndarray, shape: Shape) -> list[tuple[int, ...]]:
-    """Every solution, cell after cell."""
-    found: list[tuple[int, ...]] = []
+def find_all_solutions(puzzle: np.ndarray, shape: Shape) -> list[tuple[int, ...]]:
+    """Return every solution, cell after cell."""
+    solutions: list[tuple[int, ...]] = []
 
     def fill(cells: list[int], number: int) -> None:
         if number == shape.cells:
-            found.append(tuple(cells))
+            solutions.append(tuple(cells))
             return
         for digit in [puzzle[number]] if puzzle[number] else range(1, shape.size + 1):
             if all(cells[peer] != digit for peer in shape.peers[number] if peer < number or puzzle[peer]):
                 fill([*cells[:number], int(digit), *cells[number + 1 :]], number + 1)
 
     fill(puzzle.tolist(), 0)
-    return found
+    return solutions
 
 
 @pytest.mark.parametrize("size", SHAPES)
@@ -56,18 +56,18 @@ def test_grids_are_filled_by_the_rules(size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "rows"), quick_one_in(2, [(4, 30), (6, 4)]))
-def test_puzzles_have_one_solution_and_no_digit_to_spare(size: int, rows: int) -> None:
-    shape, grids, puzzles = drawn(size, rows)
+def test_puzzles_have_one_solution_and_no_redundant_digit(size: int, rows: int) -> None:
+    shape, grids, puzzles = draw_puzzles(size, rows)
     for grid, puzzle in zip(grids, puzzles, strict=True):
-        assert all_solutions(puzzle, shape) == [tuple(grid.tolist())]
+        assert find_all_solutions(puzzle, shape) == [tuple(grid.tolist())]
         for cell in np.flatnonzero(puzzle)[:4]:
             fewer = puzzle.copy()
             fewer[cell] = 0
-            assert len(all_solutions(fewer, shape)) > 1
+            assert len(find_all_solutions(fewer, shape)) > 1
 
 
-def test_a_puzzle_without_solution_is_told() -> None:
-    shape, grids, puzzles = drawn(6, 6)
+def test_a_puzzle_without_solution_is_refused() -> None:
+    shape, grids, puzzles = draw_puzzles(6, 6)
     candidates = to_candidates(puzzles, shape)
     blank = (puzzles == 0).argmax(axis=1)
     rows = np.arange(6)
@@ -76,24 +76,24 @@ def test_a_puzzle_without_solution_is_told() -> None:
     assert (solutions(to_candidates(puzzles, shape), shape) == grids).all()
 
 
-def test_rounds_are_those_of_a_plain_solver() -> None:
-    """A round at a time, with sets; where nothing follows, the first of the most constrained cells is given."""
-    shape, grids, puzzles = drawn(6, 40)
+def test_rounds_equal_those_of_a_plain_solver() -> None:
+    """Solve a round at a time, with sets; if nothing follows, the first of the most constrained cells is given."""
+    shape, grids, puzzles = draw_puzzles(6, 40)
     expected = []
     for grid, puzzle in zip(grids, puzzles, strict=True):
         options = [{int(digit)} if digit else set(range(1, 7)) for digit in puzzle]
         rounds = 0
         while any(len(option) > 1 for option in options):
-            left = [
+            remaining = [
                 option - {digit for peer in shape.peers[cell] if len(options[peer]) == 1 for digit in options[peer]}
                 for cell, option in enumerate(options)
             ]
-            after = list(left)
+            after = list(remaining)
             for unit in shape.units:
                 for digit in range(1, 7):
-                    places = [cell for cell in unit if digit in left[cell]]
-                    if len(places) == 1:
-                        after[places[0]] = {digit}
+                    candidates = [cell for cell in unit if digit in remaining[cell]]
+                    if len(candidates) == 1:
+                        after[candidates[0]] = {digit}
             if after == options:
                 _, cell = min((len(option), cell) for cell, option in enumerate(after) if len(option) > 1)
                 after[cell] = {int(grid[cell])}
@@ -111,7 +111,7 @@ def test_blanks_can_be_limited() -> None:
 
 @pytest.mark.parametrize("size", quick_one_in(3, SHAPES))
 def test_symmetries_keep_rules_and_invariants(size: int) -> None:
-    shape, grids, puzzles = drawn(size, 5)
+    shape, grids, puzzles = draw_puzzles(size, 5)
     generator = np.random.default_rng(1)
     before = invariants(puzzles, shape)
     seen = set()
@@ -125,15 +125,15 @@ def test_symmetries_keep_rules_and_invariants(size: int) -> None:
 
 
 def test_symmetries_of_four_by_four_are_all_drawn() -> None:
-    """2!^3 of the rows, as many of the columns, twice for transposition; 4! names of the digits."""
+    """Count 2!^3 of the rows, as many of the columns, twice for transposition; 4! names of the digits."""
     generator = np.random.default_rng(0)
-    found = [draw_symmetry(SHAPES[4], generator) for _ in range(3000)]
-    assert len({tuple(cells.tolist()) for cells, _ in found}) == 8 * 8 * 2
-    assert len({tuple(digits.tolist()) for _, digits in found}) == 24
+    symmetries = [draw_symmetry(SHAPES[4], generator) for _ in range(3000)]
+    assert len({tuple(cells.tolist()) for cells, _ in symmetries}) == 8 * 8 * 2
+    assert len({tuple(digits.tolist()) for _, digits in symmetries}) == 24
 
 
-def test_invariants_tell_other_puzzles_apart() -> None:
-    shape, _, puzzles = drawn(6, 400)
+def test_invariants_differ_between_puzzles() -> None:
+    shape, _, puzzles = draw_puzzles(6, 400)
     assert len(np.unique(invariants(puzzles, shape))) == len(np.unique(puzzles, axis=0))
     changed = puzzles.copy()
     rows = np.arange(len(puzzles))
@@ -143,10 +143,12 @@ def test_invariants_tell_other_puzzles_apart() -> None:
 
 
 def test_no_training_puzzle_is_an_evaluation_puzzle_under_a_symmetry() -> None:
-    """Of 4 x 4 Sudoku there are few puzzles, so that most are left out."""
+    """Use 4 x 4 Sudoku with few puzzles, of which most are left out."""
     dataset = SudokuConfig(name="sudoku", size=4, train_examples=200, max_evaluation_examples=12)
     data = load_sudoku(dataset, seed=1)
-    train, held_out = (compute_sudoku_keys(each.puzzles, SHAPES[4]) for each in (data.train, *data.evaluation.values()))
+    train, held_out = (
+        compute_sudoku_keys(examples.puzzles, SHAPES[4]) for examples in (data.train, *data.evaluation.values())
+    )
     assert 0 < len(train) < 200
     assert not np.isin(train, held_out).any()
     with pytest.raises(DataError, match="few other puzzles of 4 x 4 cells exist"):
@@ -154,7 +156,7 @@ def test_no_training_puzzle_is_an_evaluation_puzzle_under_a_symmetry() -> None:
 
 
 @pytest.mark.slow
-def test_the_data_of_a_run() -> None:
+def test_data_of_a_run_are_valid_and_augmented() -> None:
     data = load_sudoku(SudokuConfig(name="sudoku", train_examples=40, max_evaluation_examples=10), seed=3)
     assert data.labels == ("[PAD]", ".", "1", "2", "3", "4", "5", "6")
     assert data.model_fields == {"cells": 36}
@@ -164,10 +166,10 @@ def test_the_data_of_a_run() -> None:
     other_epoch = [data.train[(7, index)] for index in range(5)]
     for epoch, index in product(range(3), range(5)):
         example = data.train[(epoch, index)]
-        given = example["input_ids"] > 1
-        assert (example["input_ids"][given] == example["labels"][given]).all()
+        is_given = example["input_ids"] > 1
+        assert (example["input_ids"][is_given] == example["labels"][is_given]).all()
         assert example["difficulty"] == other_epoch[index]["difficulty"]
-        assert all_solutions(example["input_ids"] - 1, SHAPES[6]) == [tuple((example["labels"] - 1).tolist())]
+        assert find_all_solutions(example["input_ids"] - 1, SHAPES[6]) == [tuple((example["labels"] - 1).tolist())]
     batch = data.collate([data.evaluation["validation"][index] for index in range(4)])
     assert batch["input_ids"].shape == batch["labels"].shape == (4, 36)
     assert int(batch["labels"].min()) >= 2

@@ -1,4 +1,4 @@
-"""Input that is legal but suspicious is named once with its count; what has no meaning is one line."""
+"""Legal but suspicious input, which is named once with its count; input without a meaning is a one-line error."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from adadepth.data.run_data import RunData
 from adadepth.data.text import hub
 from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
-from tests.unit.data.support import local_config, small_tokenizer, write_corpus
+from tests.unit.data.support import make_corpus_config, make_tokenizer_config, write_corpus
 
 TEXTS = [f"The cat sees dog number {number}. It was a fine day in story {number}." for number in range(40)]
 
 
 @pytest.fixture(autouse=True)
-def _unwarned() -> None:
+def _reset_warnings() -> None:
     hub._warned.clear()
 
 
@@ -43,12 +43,12 @@ def load(folder: Path) -> RunData:
         name="table", source=Source.local, path=str(folder), text_columns=["sentence"], label_column="label",
         evaluation_splits=["validation"], sequence_length=32, cache_dir=str(folder / "cache"),
     )  # fmt: skip
-    return load_labelled_data(dataset, small_tokenizer(), 0)
+    return load_labelled_data(dataset, make_tokenizer_config(), 0)
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    return [message for message in found if "vocab_size" not in message]
+def list_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [message for message in messages if "vocab_size" not in message]
 
 
 @pytest.mark.parametrize(
@@ -63,20 +63,20 @@ def test_rows_of_a_corpus_without_text_are_counted(
 ) -> None:
     rows = [{"text": text if number % 5 else nothing} for number, text in enumerate(TEXTS)]
     file = write_rows(tmp_path / "a.jsonl", rows)
-    load_pretraining_data(local_config(file, tmp_path / "cache"), small_tokenizer(), 0)
-    assert warnings(caplog) == [says.format(f"dataset.path={file}")]
+    load_pretraining_data(make_corpus_config(file, tmp_path / "cache"), make_tokenizer_config(), 0)
+    assert list_warnings(caplog) == [says.format(f"dataset.path={file}")]
 
 
-def test_a_class_that_stands_for_none_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_class_that_may_mean_none_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"sentence": text, "label": (-1, 0, 1)[number % 3]} for number, text in enumerate(TEXTS)]
     write_splits(tmp_path, rows, rows[::-1])
     assert load(tmp_path).labels == ("-1", "0", "1")
-    (told,) = warnings(caplog)
-    assert told.startswith("dataset.label_column=label: -1 is read as a class;")
+    (warning,) = list_warnings(caplog)
+    assert warning.startswith("dataset.label_column=label: -1 is read as a class;")
 
 
 def test_lists_in_the_place_of_texts_train_no_tokenizer(tmp_path: Path) -> None:
-    """They are told as lists, and not as documents without text."""
+    """Report lists as such, and not as documents without text."""
     rows = [{"sentence": [text], "label": number % 2} for number, text in enumerate(TEXTS)]
     write_splits(tmp_path, rows, rows)
     with pytest.raises(DataError, match=r"^dataset.text_columns=sentence: \S+, line 1 holds list, not text$"):
@@ -90,15 +90,15 @@ def test_missing_texts_of_a_table_are_counted(
     rows = [{"sentence": text if number % 5 else nothing, "label": number % 2} for number, text in enumerate(TEXTS)]
     write_splits(tmp_path, rows, rows[::-1])
     load(tmp_path)
-    assert len(warnings(caplog)) == 2
-    assert all(message.endswith("lacks 8 texts, which are read as empty texts") for message in warnings(caplog))
+    assert len(list_warnings(caplog)) == 2
+    assert all(message.endswith("lacks 8 texts, which are read as empty texts") for message in list_warnings(caplog))
 
 
 @pytest.mark.parametrize("limit", [None, 10])
 def test_missing_texts_of_choices_are_counted(
     tmp_path: Path, limit: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of the rows that are used: the others are not read."""
+    """Count texts of the used rows: the others are not read."""
     rows: list[dict[str, Any]] = [
         {"sent1": text, "sent2": "a", "label": number % 2, "ending0": "b" if number % 5 else None, "ending1": "c"}
         for number, text in enumerate(TEXTS)
@@ -109,13 +109,13 @@ def test_missing_texts_of_choices_are_counted(
         name="table", source=Source.local, path=str(tmp_path), ending_columns=["ending0", "ending1"],
         sequence_length=32, cache_dir=str(tmp_path / "cache"), max_train_examples=limit, max_evaluation_examples=limit,
     )  # fmt: skip
-    data = load_labelled_data(dataset, small_tokenizer(), 0)
+    data = load_labelled_data(dataset, make_tokenizer_config(), 0)
     used = data.train.rows.tolist()
     assert len(used) == (limit or len(TEXTS))
     missing = sum((row % 5 == 0) + (row == 39) for row in used)
-    told, _ = warnings(caplog)
-    assert told.startswith("columns sent1, sent2, ending0, ending1: dataset.path=")
-    assert told.endswith(f"train.jsonl lacks {missing} texts, which are read as empty texts")
+    warning, _ = list_warnings(caplog)
+    assert warning.startswith("columns sent1, sent2, ending0, ending1: dataset.path=")
+    assert warning.endswith(f"train.jsonl lacks {missing} texts, which are read as empty texts")
 
 
 def test_missing_texts_of_questions_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,9 +129,9 @@ def test_missing_texts_of_questions_are_counted(tmp_path: Path, caplog: pytest.L
         name="table", source=Source.local, path=str(tmp_path), sequence_length=64, stride=8, max_question_length=16,
         cache_dir=str(tmp_path / "cache"), unanswerable=True,
     )  # fmt: skip
-    load_labelled_data(dataset, small_tokenizer(), 0)
-    assert len(warnings(caplog)) == 2
-    assert all("lacks 13 texts, which are read as empty texts" in message for message in warnings(caplog))
+    load_labelled_data(dataset, make_tokenizer_config(), 0)
+    assert len(list_warnings(caplog)) == 2
+    assert all("lacks 13 texts, which are read as empty texts" in message for message in list_warnings(caplog))
 
 
 def test_labels_that_are_bytes_are_refused(tmp_path: Path) -> None:
@@ -150,20 +150,20 @@ def test_labels_that_are_bytes_are_refused(tmp_path: Path) -> None:
         {"cache_dir": "x/" * 2500}, {"cache_dir": "/proc/x"}, {"cache_dir": "/dev/null"},
     ]),
 )  # fmt: skip
-def test_what_is_no_path_is_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_an_invalid_path_is_a_one_line_error(tmp_path: Path, changes: dict[str, Any]) -> None:
     (key,) = changes
-    config = local_config(write_corpus(tmp_path), tmp_path / "cache")
+    config = make_corpus_config(write_corpus(tmp_path), tmp_path / "cache")
     setattr(config, key, changes[key])
     with pytest.raises(DataError, match=f"^dataset.{key}=") as caught:
-        load_pretraining_data(config, small_tokenizer(), 0)
+        load_pretraining_data(config, make_tokenizer_config(), 0)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("kept", [20, -9])
-def test_a_broken_archive_is_one_line(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("length", [20, -9])
+def test_a_broken_archive_is_a_one_line_error(tmp_path: Path, length: int) -> None:
     file = tmp_path / "a.jsonl.gz"
     whole = gzip.compress("".join(f"{json.dumps({'text': text})}\n" for text in TEXTS).encode())
-    file.write_bytes(whole[:kept])
+    file.write_bytes(whole[:length])
     with pytest.raises(DataError, match=f"^dataset.path={file}: not a readable json file"):
-        load_pretraining_data(local_config(file, tmp_path / "cache"), small_tokenizer(), 0)
+        load_pretraining_data(make_corpus_config(file, tmp_path / "cache"), make_tokenizer_config(), 0)

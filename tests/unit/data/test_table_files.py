@@ -1,4 +1,4 @@
-"""Files of tables are read as other readers read them, or refused with the name of the file and the line."""
+"""Files of tables: read like other readers do, or refused with the name of the file and the line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(folder: Path, name: str, text: str) -> Path:
     return file
 
 
-def refused(file: Path) -> str:
+def read_message(file: Path) -> str:
     with pytest.raises(DataError) as raised:
         read(open_table(file))
     assert "\n" not in str(raised.value)
@@ -60,16 +60,16 @@ ROWS = "".join(f"neg,dull film {number}\n" for number in range(60))
     ('label,text\rpos,"a\rb"\r"pos,x\r', 4),
     ('label,"text\npos,a\n', 1),
 ])  # fmt: skip
-def test_a_quote_that_nothing_closes_is_named_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+def test_an_unclosed_quote_is_named_with_its_line(tmp_path: Path, text: str, line: int) -> None:
     file = write(tmp_path, "train.csv", text)
-    assert refused(file).startswith(f"dataset.path={file}, line {line}: the field '\"")
+    assert read_message(file).startswith(f"dataset.path={file}, line {line}: the field '\"")
 
 
 @pytest.mark.parametrize("text", [
     'label,text\npos,"two\nlines, ""quoted"""\nneg,5" disk and "more"\n\npos,""\n"neg","a\r\nb"\n',
     "label,text\n", "label,text", "label\npos\n\nneg\n",
 ])  # fmt: skip
-def test_csv_is_what_pandas_reads(tmp_path: Path, text: str) -> None:
+def test_csv_equals_the_table_of_pandas(tmp_path: Path, text: str) -> None:
     file = write(tmp_path, "train.csv", text)
     expected = pd.read_csv(file, dtype=str, keep_default_na=False)
     assert read(open_table(file)) == expected.to_dict(orient="list")
@@ -83,9 +83,9 @@ def test_csv_is_what_pandas_reads(tmp_path: Path, text: str) -> None:
     ("a.tsv", "text\tlabel\nx\ry\tz\n", ", line 2 has 1 fields, its header 2"),
     ("a.csv", "text,label\n   \na,b\n", ", line 2 has 1 fields, its header 2"),
 ])  # fmt: skip
-def test_a_row_that_is_not_as_its_header_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_a_row_that_differs_from_its_header_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
     file = write(tmp_path, name, text)
-    assert refused(file) == f"dataset.path={file}{message}"
+    assert read_message(file) == f"dataset.path={file}{message}"
 
 
 # --- JSON
@@ -99,8 +99,8 @@ OBJECTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("kind", ["lines", "blank", "list", "packed"])
-def test_json_is_what_json_says(tmp_path: Path, kind: str) -> None:
-    """Dates stay texts, and numbers beside texts what they are."""
+def test_json_equals_the_parsed_lines(tmp_path: Path, kind: str) -> None:
+    """Keep dates as texts, and numbers beside texts as they are."""
     text = "".join(json.dumps(row) + ("\n\n \n" if kind == "blank" else "\n") for row in OBJECTS)
     file = write(tmp_path, "a.jsonl", json.dumps(OBJECTS) if kind == "list" else text)
     if kind == "packed":
@@ -119,14 +119,14 @@ def test_json_is_what_json_says(tmp_path: Path, kind: str) -> None:
     ('{\n "text": ["a"]\n}', "one object per line, or one list of objects, is needed"),
     ("[" * 100_000, "nested too deeply"),
 ])  # fmt: skip
-def test_what_is_no_row_of_json_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_row_of_json_is_named(tmp_path: Path, text: str, message: str) -> None:
     file = write(tmp_path, "a.jsonl", text)
-    line = refused(file)
+    line = read_message(file)
     assert line.startswith(f"dataset.path={file}: not a readable json file (")
     assert message in line
 
 
-def test_texts_of_a_corpus_are_those_of_the_table(tmp_path: Path) -> None:
+def test_texts_of_a_corpus_equal_those_of_the_table(tmp_path: Path) -> None:
     file = write(tmp_path, "a.jsonl", "".join(f'{{"text": "{day}"}}\n' for day in ("2020-01-01", "2020-01-02")))
     assert list(read_file_rows("dataset.path", file, "text")) == ["2020-01-01", "2020-01-02"]
     with pytest.raises(DataError, match=r"^dataset.text_column=txt: .* has the columns text \(did you mean 'text'"):
@@ -136,7 +136,7 @@ def test_texts_of_a_corpus_are_those_of_the_table(tmp_path: Path) -> None:
 # --- folders of `save_to_disk`
 
 
-def saved(folder: Path) -> Path:
+def save_dataset(folder: Path) -> Path:
     splits = {
         name: Dataset.from_dict({"text": [f"{name} {row}" for row in range(4)], "label": ["a", "b"] * 2})
         for name in ("train", "test", "valid")
@@ -145,8 +145,8 @@ def saved(folder: Path) -> Path:
     return folder
 
 
-def test_a_saved_data_set_is_read_by_its_splits(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved")
+def test_a_saved_data_set_has_its_splits(tmp_path: Path) -> None:
+    folder = save_dataset(tmp_path / "saved")
     tables = open_file_splits(str(folder), ["train", "validation", "test"])
     assert {name: read(table)["text"][0] for name, table in tables.items()} == {
         "train": "train 0", "validation": "valid 0", "test": "test 0",
@@ -156,7 +156,7 @@ def test_a_saved_data_set_is_read_by_its_splits(tmp_path: Path) -> None:
 
 
 def test_a_saved_table_has_no_splits(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved") / "train"
+    folder = save_dataset(tmp_path / "saved") / "train"
     with pytest.raises(DataError, match=r"is one table of save_to_disk, without splits; give dataset.path={train:"):
         open_file_splits(str(folder), ["train"])
     next(folder.glob("*.arrow")).write_bytes(b"nothing")
@@ -164,8 +164,8 @@ def test_a_saved_table_has_no_splits(tmp_path: Path) -> None:
         open_file_splits({"train": str(folder)}, ["train"])
 
 
-def test_a_saved_selection_is_what_was_selected(tmp_path: Path) -> None:
-    """And not all rows of the file that it was selected from."""
+def test_a_saved_selection_has_only_selected_rows(tmp_path: Path) -> None:
+    """Read only the selected rows of the file."""
     rows = Dataset.from_dict({"text": list("abcd"), "label": list("xyxy")}).select([3, 1])
     rows.with_format("numpy").save_to_disk(str(tmp_path / "saved"))
     assert read(open_table(tmp_path / "saved")) == {"text": ["d", "b"], "label": ["y", "y"]}
@@ -179,12 +179,12 @@ def test_one_table_is_the_training_split(tmp_path: Path, is_folder: bool) -> Non
     assert read(tables["train"])["text"] == pd.read_csv(file)["text"].tolist()
 
 
-def test_the_only_table_of_a_folder_keeps_the_split_it_is_called_after(tmp_path: Path) -> None:
+def test_the_only_table_of_a_folder_is_the_split_of_its_name(tmp_path: Path) -> None:
     write(tmp_path, "test.csv", "text,label\na,b\n")
     assert list(open_file_splits(str(tmp_path), ["train", "test"], "train")) == ["test"]
 
 
-# --- columns by their usual names
+# --- columns with usual names
 
 
 @pytest.mark.parametrize(("columns", "texts", "label"), quick_one_in(3, [
@@ -196,7 +196,7 @@ def test_the_only_table_of_a_folder_keeps_the_split_it_is_called_after(tmp_path:
     (["text", "mood"], ["text"], "mood"), (["text", "sentence", "label"], ["sentence"], "label"),
     (["label", "class", "text"], ["text"], "label"),
 ]))  # fmt: skip
-def test_plain_columns_are_taken_and_said(
+def test_columns_with_usual_names_are_used_with_a_message(
     tmp_path: Path, columns: list[str], texts: list[str], label: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -225,7 +225,7 @@ def load(folder: Path, **changes: Any) -> Any:
     (["text", "class"], {"label_column": "label"}, "label_column=label: FILE has the columns text, class"),
     (["premise", "question1", "question2", "hypothesis", "label"], {}, "text_columns=sentence: FILE has"),
 ])  # fmt: skip
-def test_what_is_not_plain_or_is_configured_is_not_replaced(
+def test_ambiguous_or_configured_columns_are_not_replaced(
     tmp_path: Path, columns: list[str], changes: dict[str, Any], message: str
 ) -> None:
     for split in ("train", "validation"):
@@ -235,7 +235,7 @@ def test_what_is_not_plain_or_is_configured_is_not_replaced(
     assert f"dataset.{message}".replace("FILE", f"dataset.path={tmp_path}/train.csv") in str(raised.value)
 
 
-def test_of_two_pairs_none_is_plain() -> None:
+def test_two_candidate_pairs_are_ambiguous() -> None:
     assert find_text_columns(["question", "passage", "context", "label"]) is None
     assert find_text_columns(["Text", "text"]) is None
     assert find_text_columns(["label"]) is None

@@ -1,4 +1,4 @@
-"""Tagged sentences on their way from files to batches."""
+"""Tagged sentences, from files to batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SENTENCES = [["stop", "that", "naive", "cat"], ["don't"], ["they", "said", ":", 
 TAGS = [["O", "O", "B-PER", "I-PER"], ["O"], ["B-PER", "O", "O", "O"], ["O", "B-PER", "O"]]
 
 
-def rows(sentences: list[list[str]] = SENTENCES, tags: list[Any] = TAGS) -> list[dict[str, Any]]:
+def make_rows(sentences: list[list[str]] = SENTENCES, tags: list[Any] = TAGS) -> list[dict[str, Any]]:
     return [{"tokens": words, "ner_tags": row} for words, row in zip(sentences, tags, strict=True)]
 
 
@@ -42,8 +42,8 @@ def load(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> RunData
     return load_labelled_data(dataset, TokenizerConfig(path=str(folder / kind)), 0, cls_tokens=0)
 
 
-def tags_by_word(words: list[str], tags: list[int], tokenizer_: PreTrainedTokenizerFast) -> list[int]:
-    """The plain loop: a sentence's labels, one after the other, by the library's word numbers."""
+def label_by_word(words: list[str], tags: list[int], tokenizer_: PreTrainedTokenizerFast) -> list[int]:
+    """Return a sentence's labels by a plain loop, one after the other, by the library's word numbers."""
     encoding = tokenizer_(words, is_split_into_words=True)
     labels, seen = [], None
     for word in encoding.word_ids():
@@ -56,7 +56,7 @@ def tags_by_word(words: list[str], tags: list[int], tokenizer_: PreTrainedTokeni
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_words_are_those_of_the_library_and_none_is_lost(kind: str) -> None:
+def test_words_equal_those_of_the_library_without_loss(kind: str) -> None:
     words = tokenizer(kind)
     theirs = tokenizer(kind, add_prefix_space=True)
     encoding = theirs(AWKWARD, is_split_into_words=True, add_special_tokens=False)
@@ -64,14 +64,14 @@ def test_words_are_those_of_the_library_and_none_is_lost(kind: str) -> None:
     for token, word in zip(encoding["input_ids"], encoding.word_ids(), strict=True):
         expected[word].append(token)
     assert [] in expected
-    found = encode_words(words, [AWKWARD, [], ["cat"]])
-    assert encode_words(words, [[], ["cat"]]) == found[1:]
-    assert found[0] == [pieces or [words.unk_token_id] for pieces in expected]
-    assert found[1] == []
-    assert encode_words(theirs, [AWKWARD]) == found[:1]
+    encoded = encode_words(words, [AWKWARD, [], ["cat"]])
+    assert encode_words(words, [[], ["cat"]]) == encoded[1:]
+    assert encoded[0] == [pieces or [words.unk_token_id] for pieces in expected]
+    assert encoded[1] == []
+    assert encode_words(theirs, [AWKWARD]) == encoded[:1]
 
 
-def test_a_word_of_which_nothing_is_left_needs_an_unknown_token() -> None:
+def test_a_word_without_pieces_needs_an_unknown_token() -> None:
     words = tokenizer("bert")
     words.unk_token = None
     with pytest.raises(DataError, match=r"cannot encode the word '\\u200b', and has no unknown token"):
@@ -80,7 +80,7 @@ def test_a_word_of_which_nothing_is_left_needs_an_unknown_token() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_piece_of_a_word_has_its_tag(tmp_path: Path, kind: str) -> None:
-    path = write_splits(tmp_path / "in", train=rows(), validation=rows())
+    path = write_splits(tmp_path / "in", train=make_rows(), validation=make_rows())
     data = load(tmp_path, path, kind)
     theirs = tokenizer(kind, add_prefix_space=True)
     assert data.labels == ("B-PER", "I-PER", "O")
@@ -88,21 +88,21 @@ def test_the_first_piece_of_a_word_has_its_tag(tmp_path: Path, kind: str) -> Non
         numbers = [data.labels.index(tag) for tag in tags]
         example = data.train[(0, index)]
         assert example["input_ids"].tolist() == theirs(words, is_split_into_words=True)["input_ids"]
-        assert example["labels"].tolist() == tags_by_word(words, numbers, theirs)
+        assert example["labels"].tolist() == label_by_word(words, numbers, theirs)
         assert data.train.gold(index) == numbers
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_awkward_word_has_one_label(tmp_path: Path, kind: str) -> None:
-    content = rows([AWKWARD], [list(range(len(AWKWARD)))])
+    content = make_rows([AWKWARD], [list(range(len(AWKWARD)))])
     path = write_splits(tmp_path / "in", train=content, validation=content)
     data = load(tmp_path, path, kind, sequence_length=200)
     labels = data.train[0]["labels"]
     assert labels[labels >= 0].tolist() == data.train.gold(0) == list(range(len(AWKWARD)))
 
 
-def tags_by_piece(words: list[str], tags: list[int], tokenizer_: PreTrainedTokenizerFast) -> list[int]:
-    """The plain loop where every piece of a word has a label: B-X (odd) is followed by I-X, the next number."""
+def label_by_piece(words: list[str], tags: list[int], tokenizer_: PreTrainedTokenizerFast) -> list[int]:
+    """Return labels of every piece by a plain loop: B-X (odd) is followed by I-X, the next number."""
     labels, seen = [], None
     for word in tokenizer_(words, is_split_into_words=True).word_ids():
         tag = -100 if word is None else tags[word]
@@ -115,28 +115,28 @@ def tags_by_piece(words: list[str], tags: list[int], tokenizer_: PreTrainedToken
 @pytest.mark.parametrize("room", [32, 6])
 def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: int) -> None:
     sentences, tags = [["unhappily", "they", "said", "naïve"], ["stop"]], [["B-PER", "I-PER", "O", "B-PER"], ["O"]]
-    path = write_splits(tmp_path / "in", train=rows(sentences, tags), validation=rows(sentences, tags))
+    path = write_splits(tmp_path / "in", train=make_rows(sentences, tags), validation=make_rows(sentences, tags))
     data = load(tmp_path, path, kind, labelled_pieces="all", sequence_length=room, labels=NAMES)
     firsts = load(tmp_path, path, kind, sequence_length=room, labels=NAMES)
     library = tokenizer(kind, add_prefix_space=True)
     for index in range(2):
         numbers = data.train.gold(index)
-        whole, found = tags_by_piece(sentences[index], numbers, library), data.train[index]["labels"].tolist()
-        assert found == (whole if len(whole) <= room else [*whole[: room - 1], whole[-1]])
+        whole, piece_labels = label_by_piece(sentences[index], numbers, library), data.train[index]["labels"].tolist()
+        assert piece_labels == (whole if len(whole) <= room else [*whole[: room - 1], whole[-1]])
         expected = np.flatnonzero(firsts.train[index]["labels"] >= 0)
         assert data.train.find_first_pieces(index).tolist() == expected.tolist()
     assert (data.train[0]["labels"] >= 0).sum() > (firsts.train[0]["labels"] >= 0).sum()
 
 
 def test_a_beginning_needs_its_continuation(tmp_path: Path) -> None:
-    content = rows([["a", "cat"]], [["O", "B-PER"]])
+    content = make_rows([["a", "cat"]], [["O", "B-PER"]])
     path = write_splits(tmp_path / "in", train=content, validation=content)
     with pytest.raises(DataError, match=r"dataset.labelled_pieces=all: the tag B-PER exists, but I-PER does not"):
         load(tmp_path, path, labelled_pieces="all", labels=["O", "B-PER"])
 
 
-def test_words_beyond_the_sequence_are_cut_but_not_forgotten(tmp_path: Path) -> None:
-    content = rows([["cat"] * 30, ["cat"] * 6], [[0, 1] * 15, [1] * 6])
+def test_words_beyond_the_sequence_are_truncated_but_scored(tmp_path: Path) -> None:
+    content = make_rows([["cat"] * 30, ["cat"] * 6], [[0, 1] * 15, [1] * 6])
     path = write_splits(tmp_path / "in", train=content, validation=content)
     data = load(tmp_path, path, sequence_length=8)
     example = data.train[0]
@@ -146,8 +146,8 @@ def test_words_beyond_the_sequence_are_cut_but_not_forgotten(tmp_path: Path) -> 
     assert (data.summary["train"]["cut"], data.summary["train"]["words"]) == (1, 36)
 
 
-def test_batches(tmp_path: Path) -> None:
-    data = load(tmp_path, write_splits(tmp_path / "in", train=rows(), validation=rows()))
+def test_batches_are_padded_tensors(tmp_path: Path) -> None:
+    data = load(tmp_path, write_splits(tmp_path / "in", train=make_rows(), validation=make_rows()))
     examples = [data.train[(0, index)] for index in (2, 0)]
     batch = data.collate(examples)
     assert batch["labels"].dtype == torch.int64
@@ -166,7 +166,7 @@ def test_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [[0, 1, 2], ["0", "1", "2"], NAMES])
 def test_tags_are_numbers_or_names(tmp_path: Path, values: list[Any]) -> None:
-    content = rows([["a", "cat", "stop"]] * 2, [values, values[::-1]])
+    content = make_rows([["a", "cat", "stop"]] * 2, [values, values[::-1]])
     for suffix in ("jsonl", "parquet"):
         path = write_splits(tmp_path / suffix, suffix, train=content, validation=content)
         data = load(tmp_path, path, labels=NAMES)
@@ -174,8 +174,8 @@ def test_tags_are_numbers_or_names(tmp_path: Path, values: list[Any]) -> None:
         assert [data.train.gold(index) for index in range(2)] == [[0, 1, 2], [2, 1, 0]]
 
 
-def test_tags_of_the_evaluation_alone_count_too(tmp_path: Path) -> None:
-    path = write_splits(tmp_path / "in", train=rows(), validation=rows([["cat"]], [["B-LOC"]]))
+def test_tags_that_only_the_evaluation_has_are_classes(tmp_path: Path) -> None:
+    path = write_splits(tmp_path / "in", train=make_rows(), validation=make_rows([["cat"]], [["B-LOC"]]))
     data = load(tmp_path, path)
     assert data.labels == ("B-LOC", "B-PER", "I-PER", "O")
     assert data.evaluation["validation"].gold(0) == [0]
@@ -196,10 +196,10 @@ def test_tags_of_the_evaluation_alone_count_too(tmp_path: Path) -> None:
     (None, {"token_column": "words"}, "dataset.token_column=words: dataset.path=FILE has the columns tokens, ner_tags"),
     (None, {"tag_column": "ner_tag"}, "has the columns tokens, ner_tags (did you mean 'ner_tags'?)"),
 ])  # fmt: skip
-def test_what_does_not_match_is_one_line(
+def test_mismatched_tags_are_a_one_line_error(
     tmp_path: Path, row: dict[str, Any] | None, changes: dict[str, Any], expected: str
 ) -> None:
-    path = write_splits(tmp_path / "in", train=[*rows(), *([row] if row else [])], validation=rows())
+    path = write_splits(tmp_path / "in", train=[*make_rows(), *([row] if row else [])], validation=make_rows())
     with pytest.raises(UserError) as raised:
         load(tmp_path, path, **changes)
     assert expected.replace("FILE", str(path / "train.jsonl")) in str(raised.value)
@@ -225,7 +225,7 @@ CONLLU = """# text = Don't stop
     ("upos", [["AUX", "PART", "VERB"], ["NOUN"]]), ("xpos", [["VB", "RB", "VB"], ["NNS"]]),
     ("deprel", [["aux", "advmod", "root"], ["root"]]),
 ])  # fmt: skip
-def test_a_treebank(tmp_path: Path, column: str, expected: list[list[str]]) -> None:
+def test_a_treebank_is_read(tmp_path: Path, column: str, expected: list[list[str]]) -> None:
     path = write_treebank(
         tmp_path / "in", "en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu", text=CONLLU
     )
@@ -237,7 +237,7 @@ def test_a_treebank(tmp_path: Path, column: str, expected: list[list[str]]) -> N
     assert len(load(tmp_path, mapping, tag_column=column, evaluation_splits=["dev"]).train) == 2
 
 
-def test_the_columns_of_conll_2003(tmp_path: Path) -> None:
+def test_columns_of_conll_2003_are_read(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n\n# NN O O\n"
     for split in ("train", "validation"):
         (tmp_path / f"{split}.conll").write_text(text)
@@ -261,14 +261,14 @@ def test_comments_between_the_words_of_columns_are_left_out(tmp_path: Path, comm
     ] * 2
 
 
-def test_tags_before_the_words_are_told(tmp_path: Path) -> None:
+def test_tags_before_the_words_are_a_one_line_error(tmp_path: Path) -> None:
     for split in ("train", "validation"):
         (tmp_path / f"{split}.conll").write_text("O it\nB-MISC 101.5\n\nO a\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"such as 101\.5, not classes; tags are the last column of \.conll files$"):
         load(tmp_path, tmp_path)
 
 
-def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:
+def test_damaged_and_ambiguous_treebanks_are_refused(tmp_path: Path) -> None:
     path = write_treebank(
         tmp_path / "in", "en_ewt-ud-train.conllu", "en_gum-ud-train.conllu", "en_ewt-ud-dev.conllu", text=CONLLU
     )
@@ -287,7 +287,7 @@ def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:
 # --- real data
 
 
-def some_sentences(source: Path, target: Path) -> None:
+def copy_sentences(source: Path, target: Path) -> None:
     """Write the first sentences of a real file into a small one."""
     if source.suffix == ".parquet":
         parquet.write_table(parquet.read_table(source).slice(0, 200), target)
@@ -304,7 +304,7 @@ def test_real_sentences_are_aligned(data_root: Path, tmp_path: Path, folder: str
     path = tmp_path / "in"
     path.mkdir()
     for file in (data_root / folder).iterdir():
-        some_sentences(file, path / file.name)
+        copy_sentences(file, path / file.name)
     data = load(tmp_path, path, sequence_length=512, **changes)
     assert (len(data.train), len(data.evaluation["validation"])) == (200, 200)
     for index in range(200):

@@ -23,11 +23,11 @@ from adadepth.data.text.passages import split_sentences
         ("", []),
     ],
 )
-def test_sentences(text: str, sentences: list[str]) -> None:
+def test_texts_are_split_into_sentences(text: str, sentences: list[str]) -> None:
     assert split_sentences(text) == sentences
 
 
-def test_no_character_but_white_space_is_lost() -> None:
+def test_only_white_space_is_lost() -> None:
     for document in read_embedded_documents():
         assert "".join("".join(split_sentences(document)).split()) == "".join(document.split())
 
@@ -59,7 +59,7 @@ WIKI = [
         ("auto", [], []),
     ],
 )
-def test_documents_of_text(separator: str, lines: list[str], documents: list[str]) -> None:
+def test_texts_are_split_into_documents(separator: str, lines: list[str], documents: list[str]) -> None:
     assert list(split_documents(iter(lines), separator)) == documents
 
 

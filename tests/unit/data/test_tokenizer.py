@@ -1,3 +1,5 @@
+"""Tokenizer of pretraining: pieces, special tokens, and its training."""
+
 from __future__ import annotations
 
 import logging
@@ -53,8 +55,8 @@ def test_text_is_lowercased_and_stripped_of_accents(tokenizer: PreTrainedTokeniz
     assert cased.encode("The").tokens != cased.encode("the").tokens
 
 
-def test_ids_are_those_of_the_sentencepiece_model(sentences: list[str]) -> None:
-    """An independent implementation, trained and run by the SentencePiece library, gives the same pieces."""
+def test_ids_equal_those_of_the_sentencepiece_model(sentences: list[str]) -> None:
+    """Compare with an independent implementation, trained and run by the SentencePiece library."""
     import io
 
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
@@ -77,7 +79,7 @@ def test_training_is_deterministic(sentences: list[str]) -> None:
 
 
 @pytest.mark.parametrize("with_model_config", [False, True])
-def test_auto_tokenizer_loads_it_back(
+def test_auto_tokenizer_loads_a_saved_tokenizer(
     tokenizer: PreTrainedTokenizerFast, sentences: list[str], tmp_path: Path, with_model_config: bool
 ) -> None:
     tokenizer.save_pretrained(tmp_path)
@@ -90,25 +92,27 @@ def test_auto_tokenizer_loads_it_back(
         assert loaded("Ein", "Paar")["token_type_ids"] == tokenizer("Ein", "Paar")["token_type_ids"]
 
 
-def test_a_vocabulary_that_the_text_cannot_fill_is_smaller_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_vocabulary_that_the_text_cannot_fill_is_smaller_with_a_message(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         small = train_tokenizer(["some words of some text"] * 3, 5000, True)
     assert small.get_vocab_size() < 100
     assert f"tokenizer.vocab_size=5000: the text supports only {small.get_vocab_size()}" in caplog.text
 
 
-def test_messages(data: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_texts_and_settings_are_one_line_errors(
+    data: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match=r"tokenizer.vocab_size=8: the characters of the text already need \d+"):
         train_tokenizer(["the quick brown fox jumps over the lazy dog"], 8, True)
     with pytest.raises(DataError, match="the training documents contain no text"):
         train_tokenizer(["", "<unk> [MASK]"], 100, True)
 
-    def broken() -> Iterator[str]:
+    def yield_broken_text() -> Iterator[str]:
         yield "some text"
         raise DataError("the file is not UTF-8")
 
     with pytest.raises(DataError, match=r"^the file is not UTF-8$"):
-        train_tokenizer(broken(), 100, True)
+        train_tokenizer(yield_broken_text(), 100, True)
     (tmp_path / "albert").mkdir()
     with pytest.raises(DataError, match=r"no such folder \(did you mean 'albert'\?\)"):
         load_tokenizer(str(tmp_path / "albertt"))
@@ -125,16 +129,16 @@ def test_messages(data: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_a_word_of_megabytes_is_learned_from_in_parts(sentences: list[str]) -> None:
-    """SentencePiece fails at a whole one, with a score that is not finite; of millions it needs minutes."""
+def test_a_word_of_megabytes_is_divided(sentences: list[str]) -> None:
+    """Train on a word at which SentencePiece fails as a whole, with a score that is not finite."""
     long = "".join(random.Random(0).choices("abcdefghij", k=20_000)) + "a" * 200_000
     tokenizer = train_tokenizer([*sentences[:50], long], 200, lowercase=True)
     assert tokenizer.encode(long[:50]).tokens
 
 
 @pytest.mark.slow
-def test_a_signal_is_heard_while_a_vocabulary_is_trained() -> None:
-    """The process ends at once, and with the status of the signal."""
+def test_a_signal_ends_the_training_of_a_vocabulary() -> None:
+    """End the process at once, with the status of the signal."""
     program = textwrap.dedent("""
         import os, random, signal, sys, threading
         from adadepth.data.text.tokenizer import train_tokenizer
@@ -148,10 +152,10 @@ def test_a_signal_is_heard_while_a_vocabulary_is_trained() -> None:
     assert (ended.returncode, ended.stderr) == (143, "")
 
 
-def test_a_long_training_says_what_shortens_it(
+def test_a_long_training_has_a_hint_to_shorten_it(
     sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line after a few seconds, none for a training that ends before, and none for a tokenizer in the cache."""
+    """Print a line after a few seconds, none for a shorter training, and none for a tokenizer in the cache."""
 
     def train() -> Tokenizer:
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Small tokenizers of the kinds that transformers has: what they do with words and where special tokens go differs."""
+"""Small tokenizers of the kinds that transformers has, which differ in their words and special tokens."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def tokenizer(kind: str, add_prefix_space: bool = False) -> PreTrainedTokenizerF
     ``bert``: WordPiece, ``[CLS] A [SEP] B [SEP]`` with types; ``roberta``: byte-level, ``<s> A </s></s> B </s>``;
     ``t5``: unigram, ``A </s> B </s>``, neither [CLS] nor [MASK].
     """
-    core = Tokenizer.from_str({"bert": _bert, "roberta": _roberta, "t5": _t5}[kind]())
+    core = Tokenizer.from_str({"bert": _build_bert, "roberta": _build_roberta, "t5": _build_t5}[kind]())
     if kind == "roberta":
         core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     return PreTrainedTokenizerFast(tokenizer_object=core, **SPECIAL[kind])
 
 
 @lru_cache  # ties are broken anew in every training
-def _bert() -> str:
+def _build_bert() -> str:
     core = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     core.normalizer = normalizers.BertNormalizer(lowercase=True)
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -50,7 +50,7 @@ def _bert() -> str:
 
 
 @lru_cache
-def _roberta() -> str:
+def _build_roberta() -> str:
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     special = list(dict.fromkeys(SPECIAL["roberta"].values()))
@@ -66,7 +66,7 @@ def _roberta() -> str:
     return core.to_str()
 
 
-def _t5() -> str:
+def _build_t5() -> str:
     letters = sorted(set("".join(TEXT)) - {" "})
     words = sorted({f"▁{word}" for line in TEXT for word in line.split()})
     special = list(SPECIAL["t5"].values())
@@ -81,12 +81,12 @@ def _t5() -> str:
 
 
 @cache
-def made(kind: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of every family: trained here, of a base, and transformers' own classes for one kind of model."""
+def get_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of any family: trained here, of a base, or of transformers' own classes for one model."""
     if kind == "trained":
         return wrap_tokenizer(train_tokenizer(TEXT, 60, lowercase=True))
     if kind == "albert":
-        pieces = json.loads(made("trained").backend_tokenizer.to_str())["model"]["vocab"]
+        pieces = json.loads(get_tokenizer("trained").backend_tokenizer.to_str())["model"]["vocab"]
         return AlbertTokenizer(vocab=[tuple(piece) for piece in pieces])
     if kind == "own roberta":
         model = json.loads(tokenizer("roberta").backend_tokenizer.to_str())["model"]
@@ -94,8 +94,8 @@ def made(kind: str) -> PreTrainedTokenizerFast:
     return tokenizer(kind)
 
 
-def streaming() -> PreTrainedTokenizerFast:
-    """The words of BERT's tokenizer as a language model reads them: nothing is put around a text."""
+def build_streaming_tokenizer() -> PreTrainedTokenizerFast:
+    """Return BERT's tokenizer as a language model reads it: nothing is put around a text."""
     words = json.loads(tokenizer("bert").backend_tokenizer.to_str()) | {"post_processor": None}
     backend = Tokenizer.from_str(json.dumps(words))
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", eos_token="[SEP]")

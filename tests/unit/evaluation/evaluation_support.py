@@ -1,4 +1,4 @@
-"""A model and a scorer whose figures are known, for tests of evaluations."""
+"""Model and scorer with known figures, for tests of evaluations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadepth.models.contract import DepthModel
 
 
 class Fixed(DepthModel):
-    """Rows that get as many updates as their `depth` says; its loss is their mean."""
+    """Model whose rows get as many updates as their `depth` says; its loss is their mean."""
 
     config, max_updates, longest_sequence, vocabulary_size = PreTrainedConfig(), 4, None, None
     depth_unit = None
@@ -36,7 +36,7 @@ class Fixed(DepthModel):
 
 
 class Even(Scorer):
-    """Counts even depths and sorts by them."""
+    """Scorer that counts even depths and sorts by them."""
 
     classes = ("all", "even")
 

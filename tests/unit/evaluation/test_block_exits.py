@@ -1,4 +1,4 @@
-"""What an evaluation of running text records of every exit: compute, and the distribution of a halting unit."""
+"""Records of every exit in an evaluation of running text: compute, and the distribution of a halting unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCKS: Any = SimpleNamespace(tokens=24, words=12, characters=60)
 
 
 def summarise(model: Any) -> dict[str, Any]:
-    """Content of exits.json for one batch of text."""
+    """Return the content of exits.json for one batch of text."""
     scorer = BlockScorer(model, BLOCKS, DATA, torch.device("cpu"))
     with torch.no_grad():
         scorer.record(BATCH, model(**BATCH, **scorer.options(BATCH)))
@@ -36,7 +36,7 @@ def count_matrices(module: nn.Module) -> int:
 
 @pytest.mark.parametrize("exit_heads", ["shared", "own"])
 def test_compute_of_an_exit_is_that_of_its_layers_and_one_prediction(exit_heads: str) -> None:
-    """Exits are after layers 1, 3 and 4, so that a third of the exits is no third of the layers."""
+    """Use exits after layers 1, 3 and 4, so that a third of the exits is no third of the layers."""
     model = exits.small(exit_layers=[1, 3], exit_heads=exit_heads)
     tokens = exits.LENGTH
     attention = 2 * exits.WIDTH * tokens * (tokens + 1) // 2
@@ -49,7 +49,7 @@ def test_compute_of_an_exit_is_that_of_its_layers_and_one_prediction(exit_heads:
 
 
 def test_a_halting_unit_fills_the_columns_of_halting() -> None:
-    """By the definition of p_n, token by token; the last loop gets the rest of the probability."""
+    """Compare with the definition of p_n, token by token; the last loop gets the rest of the probability."""
     model = looped.small(**looped.OURO | {"exit_rule": "quantile:0.5"})
     with torch.no_grad():
         logits = model(**BATCH, run_all_steps=True).halting_logits
@@ -57,11 +57,11 @@ def test_a_halting_unit_fills_the_columns_of_halting() -> None:
     steps = len(rows[0])
     probabilities, expected, entropies = [], [], []
     for row in rows:
-        left, pmf = 1.0, []
+        remaining, pmf = 1.0, []
         for number, logit in enumerate(row, start=1):
             halting = 1 / (1 + math.exp(-logit)) if number < steps else 1.0
-            pmf.append(left * halting)
-            left *= 1 - halting
+            pmf.append(remaining * halting)
+            remaining *= 1 - halting
         probabilities.append(pmf)
         expected.append(sum(step * share for step, share in enumerate(pmf, start=1)))
         entropies.append(-sum(share * math.log(share) for share in pmf))
@@ -77,7 +77,7 @@ def test_a_halting_unit_fills_the_columns_of_halting() -> None:
 
 
 def test_the_gate_of_early_exits_is_no_halting_distribution() -> None:
-    """It judges each prediction by itself."""
+    """Check that a gate, which judges each prediction by itself, gives no distribution."""
     summary = summarise(exits.small(exit_gate=True))
     assert summary["halting"] == {}
     assert "posterior" not in summary["steps"][0]

@@ -13,8 +13,8 @@ from adadepth.evaluation.exit_cost import sum_prediction_macs
 from adadepth.halting.trace import DepthTrace, DepthUnit, Execution
 
 
-def _read(signal: str, lengths: Tensor) -> Tensor:
-    """Compute of a prediction that attends to all tokens of its text, and takes 10 more."""
+def _compute_read(signal: str, lengths: Tensor) -> Tensor:
+    """Return the compute of a prediction that attends to all tokens of its text, and takes 10 more."""
     assert signal == "logits"
     return lengths.double() + 10
 
@@ -28,7 +28,7 @@ def test_every_unit_has_a_prediction(unit: DepthUnit, valid: list[Any], tokens: 
     mask = torch.tensor(valid, dtype=torch.bool)
     execution = Execution(2, tokens=None if tokens is None else torch.tensor(tokens))
     trace = DepthTrace(unit, 2.0 * mask, mask, 2, execution=execution)
-    sums = sum_prediction_macs(cast(Any, SimpleNamespace(reading_work=_read)), trace)
+    sums = sum_prediction_macs(cast(Any, SimpleNamespace(reading_work=_compute_read)), trace)
     assert sums.tolist() == [total, mask.sum().item()]
     constant = SimpleNamespace(reading_work=lambda signal, lengths: 7.0)
     assert sum_prediction_macs(cast(Any, constant), trace).tolist() == [7.0 * mask.sum().item(), mask.sum().item()]

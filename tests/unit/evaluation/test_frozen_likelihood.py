@@ -1,4 +1,4 @@
-"""The loss that selects a model whose predictions are frozen is the loss that its training lowers."""
+"""Selection of a model whose predictions are frozen, by the loss that its training lowers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCKS: Any = SimpleNamespace(tokens=24, words=12, characters=60)
 
 
 def evaluate(model: Any) -> dict[str, float]:
-    """Metrics of one batch of text."""
+    """Return the metrics of one batch of text."""
     evaluation = Evaluation(
         model, BlockScorer(model, BLOCKS, DATA, torch.device("cpu")), torch.device("cpu"), wants_statistics=False
     )
@@ -42,7 +42,7 @@ def test_early_exits_of_a_frozen_network_are_selected_by_their_mean_loss() -> No
     assert (after["lm_loss"], after["perplexity"]) == (before["lm_loss"], before["perplexity"])
 
 
-def test_a_gate_that_is_trained_alone_is_selected_by_its_loss() -> None:
+def test_a_gate_trained_alone_is_selected_by_its_loss() -> None:
     model = looped.small(**looped.OURO | {"objective": "gate_alone", "exit_rule": None})
     before = evaluate(model)
     with torch.no_grad():
@@ -53,6 +53,6 @@ def test_a_gate_that_is_trained_alone_is_selected_by_its_loss() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"trains": "exits", "exit_heads": "own", "exit_rule": "margin:0.5"}])
-def test_the_likelihood_selects_where_training_moves_it(fields: dict[str, Any]) -> None:
+def test_the_likelihood_selects_if_training_changes_it(fields: dict[str, Any]) -> None:
     metrics = evaluate(exits.small(**fields))
     assert metrics["loss"] == metrics["lm_loss"]

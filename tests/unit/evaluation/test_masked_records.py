@@ -24,19 +24,19 @@ EXAMPLES = [{"labels": row.numpy()} for row in LABELS]
 THRESHOLD = 0.03
 
 
-def batches() -> Iterator[dict[str, Tensor]]:
+def make_batches() -> Iterator[dict[str, Tensor]]:
     for rows in ([0], [1, 2]):
         batch = {"input_ids": PADDED, "attention_mask": MASK, "labels": LABELS, "index": torch.arange(len(PADDED))}
         yield {name: values[rows] for name, values in batch.items()}
 
 
-def inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def select_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: values for name, values in batch.items() if name != "index"}
 
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_rules_are_compared_as_a_plain_loop_over_masked_words_does() -> None:
+def test_rules_have_the_figures_of_a_plain_loop_over_masked_words() -> None:
     model = small(EarlyExitForMaskedLM, "bert")
     cut = [get_stock(model, layers)(PADDED, attention_mask=MASK).logits for layers in range(1, LAYERS + 1)]
     exits, losses, last_losses = [], [], []
@@ -54,24 +54,25 @@ def test_rules_are_compared_as_a_plain_loop_over_masked_words_does() -> None:
     assert len(set(exits)) > 1
 
     positions, total = sample_masked_positions(EXAMPLES, LAYERS * PIECES)
-    passes = ((batch, model(**inputs(batch), run_all_steps=True)) for batch in batches())
+    passes = ((batch, model(**select_inputs(batch), run_all_steps=True)) for batch in make_batches())
     records = text_records(passes, positions, predicts_next=False)
     assert (total, records.index.tolist()) == (len(MASKED), [row * POSITIONS + column for row, column in MASKED])
     assert records.lengths.tolist() == [int(MASK[row].sum()) for row, _ in MASKED]
     rule = f"margin:{THRESHOLD}"
     rules = [parse_rule(rule), parse_rule(f"fixed:{LAYERS}")]
-    found = study(records, rules, macs=lambda *_: 1.0, problem="language_model", metrics=("loss",))
-    rows = {entry["rule"]: entry for entry in found["rows"]}
+    content = study(records, rules, macs=lambda *_: 1.0, problem="language_model", metrics=("loss",))
+    rows = {entry["rule"]: entry for entry in content["rows"]}
     assert rows[rule]["mean_updates"] == pytest.approx(sum(exits) / len(exits))
     assert rows[rule]["quality"]["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     assert rows[f"fixed:{LAYERS}"]["quality"]["loss"] == pytest.approx(sum(last_losses) / len(exits), rel=1e-5)
 
-    runs = [(batch, model(**inputs(batch), exit_rule=rule)) for batch in batches()]  # executed, not replayed
+    # executed, not replayed
+    runs = [(batch, model(**select_inputs(batch), exit_rule=rule)) for batch in make_batches()]
     assert torch.cat([run.exit_steps[batch["labels"] >= 0] for batch, run in runs]).tolist() == exits
     assert torch.cat([run.token_losses for _, run in runs]).tolist() == pytest.approx(losses, rel=1e-5)
 
 
-def test_a_sample_is_drawn_where_logits_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_drawn_if_logits_exceed_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     every, _ = sample_masked_positions(EXAMPLES, LAYERS * PIECES)
     monkeypatch.setattr(recording, "NUMBERS", 3 * LAYERS * PIECES + 1)
     sample, total = sample_masked_positions(EXAMPLES, LAYERS * PIECES)

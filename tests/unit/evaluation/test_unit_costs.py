@@ -1,4 +1,4 @@
-"""Compute of a token or sequence: it follows from plain counts, and compares models whose units differ."""
+"""Compute of a token or sequence, from plain counts, comparable between models whose units differ."""
 
 from __future__ import annotations
 
@@ -73,12 +73,10 @@ def test_compute_of_all_tokens_is_that_of_the_set(build: Any, unit: str) -> None
         ("architecture", 50, {"macs_per_token": 100.0}),
     ],
 )
-def test_units_of_older_runs_are_counted_where_they_are_known(
-    unit: str, tokens: int | None, expected: dict[str, float]
-) -> None:
+def test_known_units_of_older_runs_are_counted(unit: str, tokens: int | None, expected: dict[str, float]) -> None:
     assert compute_unit_macs({"unit": unit, "n": 4, "cost": {"adaptive_macs": 100.0}}, tokens) == expected
 
 
 @pytest.mark.parametrize("summary", [{}, {"cost": None}, {"unit": "token", "n": 4, "cost": {}}])
-def test_without_compute_there_is_none_for_a_token(summary: dict[str, Any]) -> None:
+def test_a_token_has_no_compute_if_none_was_counted(summary: dict[str, Any]) -> None:
     assert compute_unit_macs(summary, 3) == {}

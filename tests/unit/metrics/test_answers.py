@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, against what SQuAD's official script says of the same texts."""
+"""Exact match and F1 of answers, compared with SQuAD's official script on the same texts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("prediction", "answers", "exact", "overlap"), CASES)
-def test_scores_are_the_official_ones(prediction: str, answers: list[str], exact: float, overlap: float) -> None:
+def test_scores_equal_the_official_ones(prediction: str, answers: list[str], exact: float, overlap: float) -> None:
     assert score_answer(prediction, answers) == pytest.approx({"exact_match": exact, "f1": overlap})
 
 
 def test_means_of_all_questions_and_of_either_kind() -> None:
-    found = score_answers(["exact_match", "f1"], ["cat", "", "dog", "owl"], [["cat"], ["cat"], [], ["an owl bird"]])
-    assert found == pytest.approx({
+    scores = score_answers(["exact_match", "f1"], ["cat", "", "dog", "owl"], [["cat"], ["cat"], [], ["an owl bird"]])
+    assert scores == pytest.approx({
         "exact_match": 0.25, "f1": (1 + 2 / 3) / 4, "exact_match/answerable": 1 / 3,
         "exact_match/unanswerable": 0, "f1/answerable": (1 + 2 / 3) / 3, "f1/unanswerable": 0,
         "score": (0.25 + (1 + 2 / 3) / 4) / 2,

@@ -1,4 +1,4 @@
-"""What a study of exit rules compares: its rules, its control and its ceiling."""
+"""Contenders in a study of exit rules: its rules, its control and its oracle."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_the_standard_rules_are_all_supported(signals, classes, steps):
     assert {fixed[0], fixed[-1]} == {"fixed:1", f"fixed:{steps}"}
 
 
-def test_the_standard_rules_leave_out_no_name():
+def test_the_standard_rules_include_every_name():
     every = BOTH | {"correctness", "states"}
     assert {label.split(":")[0] for label in list_standard_rules(every, 2, 12)} == set(RULES)
 

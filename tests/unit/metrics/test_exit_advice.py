@@ -1,3 +1,5 @@
+"""Advice on exit rules: selected on one half of the examples and scored on the other."""
+
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -16,17 +18,17 @@ N, EXAMPLES = 6, 300
 RULES = ["margin:0.5", "patience:2", "fixed:6"]
 
 
-def macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
+def count_macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
     return float((steps.double() * (10 + ("logits" in reads)) * records.lengths).sum())
 
 
-def records_that_know(sure_when_wrong: float = 0.0) -> StepRecords:
-    """Example i is right from step d_i on, and sure then; before, it is wrong and unsure."""
+def make_records(sure_when_wrong: float = 0.0) -> StepRecords:
+    """Return examples of which example i is right from step d_i on, and sure then; before, it is wrong and unsure."""
     generator = torch.Generator().manual_seed(0)
     needed = torch.randint(1, N + 1, (EXAMPLES,), generator=generator)
     labels = torch.randint(0, 3, (EXAMPLES,), generator=generator)
     knows = torch.arange(1, N + 1) >= needed.unsqueeze(1)
-    right, wrong = (torch.nn.functional.one_hot(each, 3).float() for each in (labels, (labels + 1) % 3))
+    right, wrong = (torch.nn.functional.one_hot(classes, 3).float() for classes in (labels, (labels + 1) % 3))
     wrong_logits = wrong * (0.1 + sure_when_wrong)
     logits = torch.where(knows.unsqueeze(-1), 8 * right.unsqueeze(1), wrong_logits.unsqueeze(1))
     index = torch.arange(EXAMPLES)
@@ -35,67 +37,67 @@ def records_that_know(sure_when_wrong: float = 0.0) -> StepRecords:
     )
 
 
-def advised(records: StepRecords, rules: list[str] = RULES) -> dict[str, Any]:
+def select_advice(records: StepRecords, rules: list[str] = RULES) -> dict[str, Any]:
     parsed: list[ExitRule] = [parse_rule(rule) for rule in rules]
     measured = {"problem": "classification", "metrics": ["accuracy"]}
-    return advise(records, records.index, parsed, macs=macs, **measured)
+    return advise(records, records.index, parsed, macs=count_macs, **measured)
 
 
-def test_the_cheapest_rule_that_keeps_the_score_is_found_and_told_of_other_examples() -> None:
-    records = records_that_know()
-    found = advised(records)
-    assert found["rule"]["rule"].startswith("margin:")
-    assert found["chosen_on"] == found["told_on"] == EXAMPLES // 2
-    assert found["full"] == found["rule"]["score"] == 1.0
-    assert found["fixed"]["rule"] == "fixed:6"
-    assert found["fixed"]["work"] == 1.0
+def test_the_cheapest_rule_that_keeps_the_score_is_scored_on_other_examples() -> None:
+    records = make_records()
+    advice = select_advice(records)
+    assert advice["rule"]["rule"].startswith("margin:")
+    assert advice["chosen_on"] == advice["told_on"] == EXAMPLES // 2
+    assert advice["full"] == advice["rule"]["score"] == 1.0
+    assert advice["fixed"]["rule"] == "fixed:6"
+    assert advice["fixed"]["work"] == 1.0
     # a margin exits where the example knows, so that the work is that of the needed steps and of reading at each
-    assert found["rule"]["work"] == pytest.approx(found["rule"]["mean_updates"] * 11 / (N * 10))
-    assert (found["difference"], found["interval"]) == (0.0, 0.0)
-    whole = apply_rule(parse_rule(found["rule"]["rule"]), records.step_logits, None).double()
-    assert found["rule"]["mean_updates"] == pytest.approx(float(whole.mean()), abs=4 * float(whole.std()) / 150**0.5)
+    assert advice["rule"]["work"] == pytest.approx(advice["rule"]["mean_updates"] * 11 / (N * 10))
+    assert (advice["difference"], advice["interval"]) == (0.0, 0.0)
+    whole = apply_rule(parse_rule(advice["rule"]["rule"]), records.step_logits, None).double()
+    assert advice["rule"]["mean_updates"] == pytest.approx(float(whole.mean()), abs=4 * float(whole.std()) / 150**0.5)
 
 
-def test_where_certainty_misleads_a_fixed_depth_is_advised() -> None:
-    found = advised(records_that_know(sure_when_wrong=20.0))
-    assert found["rule"] == found["fixed"]
-    assert found["rule"]["rule"] == "fixed:6"
-    text = format_advice({"advice": found, "unit": "sequence", "max_steps": N, "rows": []})
+def test_a_fixed_depth_is_advised_if_certainty_misleads() -> None:
+    advice = select_advice(make_records(sure_when_wrong=20.0))
+    assert advice["rule"] == advice["fixed"]
+    assert advice["rule"]["rule"] == "fixed:6"
+    text = format_advice({"advice": advice, "unit": "sequence", "max_steps": N, "rows": []})
     assert text.startswith(
         f"use full depth for all sequences, the cheapest rule that keeps {KEEP:.0%} of full depth's score"
     )
 
 
-def test_of_equal_examples_the_first_step_is_advised() -> None:
-    records = records_that_know()
+def test_the_first_step_is_advised_for_equally_easy_examples() -> None:
+    records = make_records()
     assert records.step_logits is not None
     easy = records.step_logits[:, -1:].expand(-1, N, -1)
-    found = advised(StepRecords(**{**vars(records), "step_logits": easy}))
-    assert found["rule"]["rule"] == "fixed:1"
-    assert found["rule"]["work"] == pytest.approx(1 / N)
+    advice = select_advice(StepRecords(**{**vars(records), "step_logits": easy}))
+    assert advice["rule"]["rule"] == "fixed:1"
+    assert advice["rule"]["work"] == pytest.approx(1 / N)
 
 
-def test_thresholds_are_such_that_a_person_types_them() -> None:
-    _, _, threshold = advised(records_that_know())["rule"]["rule"].partition(":")
+def test_thresholds_are_rounded_to_short_numbers() -> None:
+    _, _, threshold = select_advice(make_records())["rule"]["rule"].partition(":")
     assert len(threshold.removeprefix("0.").lstrip("0")) <= 3
 
 
 def test_one_sequence_gives_no_advice() -> None:
-    records = records_that_know()
+    records = make_records()
     rules = [parse_rule("margin:0.5")]
     measured = {"problem": "classification", "metrics": ["accuracy"]}
-    assert advise(records, torch.zeros(EXAMPLES), rules, macs=macs, **measured) == {}
+    assert advise(records, torch.zeros(EXAMPLES), rules, macs=count_macs, **measured) == {}
     assert format_advice({"advice": {}, "rows": []}) == ""
 
 
-def test_readings_are_points_of_rules_and_fixed_depths_of_both_halves() -> None:
-    """At N = 6, of examples that are right from the step on that they need."""
-    records = records_that_know()
+def test_operating_points_cover_rules_and_fixed_depths_of_both_halves() -> None:
+    """Use N = 6 and examples that are right from the step that they need."""
+    records = make_records()
     rules: list[ExitRule] = [parse_rule(rule) for rule in RULES]
     measured: Any = {"problem": "classification", "metrics": ["accuracy"]}
-    found = readings(records, records.index, rules, macs=macs, **measured)
-    assert set(found) == {"fixed", "margin", "patience"}
-    fixed = found["fixed"]
+    points = readings(records, records.index, rules, macs=count_macs, **measured)
+    assert set(points) == {"fixed", "margin", "patience"}
+    fixed = points["fixed"]
     assert [point["updates"] for point in fixed] == list(range(1, N + 1))
     assert [point["macs"] for point in fixed] == [10.0 * step * 4 for step in range(1, N + 1)]
     both = [(point["chosen_score"] + point["score"]) / 2 for point in fixed]
@@ -104,6 +106,6 @@ def test_readings_are_points_of_rules_and_fixed_depths_of_both_halves() -> None:
     for point in fixed:
         share = point["score"]
         assert point["score_error"] == pytest.approx((share * (1 - share) / (EXAMPLES // 2 - 1)) ** 0.5)
-    margins = found["margin"]
+    margins = points["margin"]
     assert [point["macs"] for point in margins] == sorted(point["macs"] for point in margins)
     assert max(point["score"] for point in margins) == 1.0

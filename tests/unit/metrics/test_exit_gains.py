@@ -1,4 +1,4 @@
-"""Gains over the best fixed step: the step is selected on one half of the sequences and compared on the other."""
+"""Gains over the best fixed step, which is selected on one half of the sequences and compared on the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adadepth.metrics.significance import SeedMean, compare_means
 
 
 def make_scores(by_step: np.ndarray) -> Any:
-    """Scores of examples at every step, (M, N)."""
+    """Return scores of examples at every step, (M, N)."""
     table = torch.from_numpy(by_step)
     return SimpleNamespace(
         by_step=table, losses=None, score_examples=lambda steps: table.gather(1, steps.unsqueeze(1) - 1).squeeze(1)
@@ -31,16 +31,16 @@ def test_the_half_that_selects_the_step_does_not_count() -> None:
     exits = torch.from_numpy(generator.integers(1, 5, 40))
     gain = estimate_fixed_gain(make_scores(by_step), exits, sequences, most=3.0)
     assert gain is not None
-    own = by_step[np.arange(40), exits.numpy() - 1][~first]
+    exit_scores = by_step[np.arange(40), exits.numpy() - 1][~first]
     expected = {
-        "baseline_depth": 2.0, "baseline": 0.0, "adaptive": pytest.approx(own.mean()), "sequences": 20,
+        "baseline_depth": 2.0, "baseline": 0.0, "adaptive": pytest.approx(exit_scores.mean()), "sequences": 20,
         "selected_on": 20, "full_depth": 4, "full_depth_value": pytest.approx(by_step[~first, 3].mean()),
     }  # fmt: skip
     assert gain | expected == gain
 
 
-def test_of_equal_steps_none_is_called_better() -> None:
-    """Of 300 networks whose steps are equal, at most one in ten is called different (one in twenty is expected)."""
+def test_equal_steps_are_not_called_different() -> None:
+    """Draw 300 networks with equal steps: at most one in ten is called different (one in twenty is expected)."""
     generator, different, gains = np.random.default_rng(0), 0, []
     for _ in range(300):
         by_step = (generator.random((200, 8)) < 0.8).astype(float)

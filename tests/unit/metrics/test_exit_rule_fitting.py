@@ -1,4 +1,4 @@
-"""An exit rule with learned parameters, the example of docs/plugins.md, fitted on one half and scored on the other."""
+"""Exit rule with learned parameters, the example of docs/plugins.md, fitted on one half and scored on the other."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MEASURED: Any = {"problem": "classification", "metrics": ["accuracy"]}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _install_rule(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 
 def build_records(seed: int = 0) -> StepRecords:
-    """Predictions that grow surer from step to step, and change their answer now and then."""
+    """Return predictions that grow surer from step to step, and change their answer now and then."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, C, (M,), generator=generator)
     noise = torch.randn(M, N, C, generator=generator).cumsum(dim=1)
@@ -60,7 +60,7 @@ def describe(logits: Tensor, step: int) -> list[float]:
 
 
 def test_a_rule_is_fitted_on_the_first_half_alone() -> None:
-    """The parameters are those of scikit-learn's logistic regression on the same numbers."""
+    """Compare the parameters with those of scikit-learn's logistic regression on the same numbers."""
     records, sequences = build_records(), torch.arange(M) // 4
     (fixed, rule), scored = fit_rules(
         [parse_rule("fixed:2"), parse_rule("agreement")], records, sequences, "classification"
@@ -83,7 +83,7 @@ def test_a_rule_is_fitted_on_the_first_half_alone() -> None:
     assert again == rule
 
 
-def test_its_exits_are_those_of_a_plain_loop() -> None:
+def test_exits_of_a_fitted_rule_equal_a_plain_loop() -> None:
     records = build_records()
     (rule,), _ = fit_rules([parse_rule("agreement:0.7")], records, records.index, "classification")
     weights = [getattr(rule, name) for name in rule.fitted]
@@ -105,7 +105,7 @@ def test_its_exits_are_those_of_a_plain_loop() -> None:
     assert len(set(expected)) > 2
 
 
-def test_a_text_keeps_every_digit_of_fitted_parameters() -> None:
+def test_the_text_of_a_rule_keeps_every_digit_of_fitted_parameters() -> None:
     records = build_records()
     (rule,), _ = fit_rules([parse_rule("agreement")], records, records.index, "classification")
     assert parse_rule(rule.label) == rule
@@ -159,10 +159,10 @@ def test_a_regression_has_squared_errors_and_no_right_answers() -> None:
     assert rule == Watching(float(expected.mean()))
 
 
-# ---- What is refused
+# ---- Refused rules
 
 
-def test_a_rule_that_is_not_fitted_is_refused_where_nothing_fits_it() -> None:
+def test_an_unfitted_rule_is_refused_without_a_fit() -> None:
     message = (
         r"^exit rule 'agreement:0\.9': its parameters bias, margin, entropy, step are not fitted; "
         r"exit_rules=\[agreement\] fits them, and adopt_rule=true saves the model with the recommended rule$"
@@ -194,10 +194,10 @@ def test_one_sequence_fits_no_rule() -> None:
     (lambda recorded: torch.linalg.inv(torch.zeros(2, 2)), "fit raised _LinAlgError: linalg.inv: ", False),
     (lambda recorded: "high", "fit returned value='high', which is no number", True),
 ])  # fmt: skip
-def test_a_mistake_in_a_fit_is_one_line_before_the_evaluation(
+def test_a_mistake_in_a_fit_is_a_one_line_error_before_the_evaluation(
     mistake: Callable[[RecordedSteps], Any], problem: str, is_early: bool
 ) -> None:
-    """A failure that may depend on the data shows with them; both name the rule."""
+    """Check that a failure that may depend on the data shows with them, and that both name the rule."""
 
     @dataclass(frozen=True)
     class Mistaken(ExitRule):
@@ -237,7 +237,7 @@ def test_the_rule_of_the_documentation_fits_drawn_outputs() -> None:
     (math.nan, "exit rule 'failing:0': fit returned value=nan"),
     (None, "exit rule 'failing:0': fit returned Fixed, not Failing"),
 ])  # fmt: skip
-def test_a_fit_without_parameters_is_one_line(result: float | None, message: str) -> None:
+def test_a_fit_without_parameters_is_a_one_line_error(result: float | None, message: str) -> None:
     @dataclass(frozen=True)
     class Failing(ExitRule):
         name = "failing"
@@ -284,7 +284,7 @@ class Margins(ExitRule):
     (Strange, "exit rule 'strange': fits other, which is no parameter"),
     (Margins, "exit rule 'margin': an exit rule of that name already exists"),
 ])  # fmt: skip
-def test_a_broken_rule_is_one_line(rule: Any, message: str) -> None:
+def test_a_broken_rule_is_a_one_line_error(rule: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         adadepth.register_exit_rule(rule)
     assert str(raised.value) == message

@@ -1,3 +1,5 @@
+"""Study of exit rules, compared with plain loops over examples: quality, compute, oracles, controls and times."""
+
 from __future__ import annotations
 
 import csv
@@ -23,10 +25,10 @@ from adadepth.report.exits import build_screen_table, format_advice, format_exit
 from adadepth.report.run_files import read_run, write_exits
 from adadepth.report.table import to_text
 from adadepth.tasks.exit_study import MOST_TIMED, choose_timed_rules
-from tests.unit.report.synthetic_exits import macs, make_records, make_study, make_summary
+from tests.unit.report.synthetic_exits import count_macs, make_records, make_study, make_summary
 
 STEPS = 6
-MEASURED: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"], "macs": macs}
+MEASURED: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"], "macs": count_macs}
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +51,10 @@ def rows(whole: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["rule"]: row for row in whole["rows"]}
 
 
-def studied(records: StepRecords, *rules: str, seed: int = 0) -> dict[str, dict[str, Any]]:
+def study_rules(records: StepRecords, *rules: str, seed: int = 0) -> dict[str, dict[str, Any]]:
     parsed = [parse_rule(rule) for rule in rules]
-    found = study(records, parsed, seed=seed, **MEASURED)
-    return {row["rule"]: row for row in found["rows"]}
+    content = study(records, parsed, seed=seed, **MEASURED)
+    return {row["rule"]: row for row in content["rows"]}
 
 
 @pytest.mark.parametrize("label", ["quantile:0.5", "confidence:0.9", "patience:2", "fixed:3"])
@@ -87,13 +89,13 @@ def test_permuted_exits_cost_the_same_and_choose_worse(rows: dict[str, dict[str,
 
 def test_the_oracle_bounds_every_exit_and_is_in_no_pareto_set(rows: dict[str, dict[str, Any]]) -> None:
     oracle = rows["oracle"]
-    others = [row for label, row in rows.items() if label not in ("oracle", "expectation")]
-    assert all(oracle["quality"]["accuracy"] >= row["quality"]["accuracy"] for row in others)
+    other_rows = [row for label, row in rows.items() if label not in ("oracle", "expectation")]
+    assert all(oracle["quality"]["accuracy"] >= row["quality"]["accuracy"] for row in other_rows)
     assert oracle["pareto"] == []
     assert format_pareto_axes(oracle) == "uses the labels"
 
 
-def test_right_for_good_is_as_right_as_full_depth_at_the_fewest_updates(
+def test_the_stays_oracle_has_the_quality_of_full_depth_at_the_fewest_updates(
     records: StepRecords, rows: dict[str, dict[str, Any]]
 ) -> None:
     settled, full = rows["oracle:stays"], rows[f"fixed:{STEPS}"]
@@ -104,13 +106,13 @@ def test_right_for_good_is_as_right_as_full_depth_at_the_fewest_updates(
     right = (records.step_logits.argmax(-1) == records.labels.unsqueeze(1)).tolist()
     best = [next((n for n in range(1, STEPS + 1) if all(row[n - 1 :])), STEPS) for row in right]
     assert settled["mean_updates"] == pytest.approx(sum(best) / 400)
-    found = rows["confidence:0.9"]["from_oracle"]
-    assert found["updates"] == pytest.approx(sum(abs(a - b) for a, b in zip(exits, best, strict=True)) / 400)
-    assert found["early"] == pytest.approx(sum(a < b for a, b in zip(exits, best, strict=True)) / 400)
-    assert found["late"] == pytest.approx(sum(a > b for a, b in zip(exits, best, strict=True)) / 400)
+    distances = rows["confidence:0.9"]["from_oracle"]
+    assert distances["updates"] == pytest.approx(sum(abs(a - b) for a, b in zip(exits, best, strict=True)) / 400)
+    assert distances["early"] == pytest.approx(sum(a < b for a, b in zip(exits, best, strict=True)) / 400)
+    assert distances["late"] == pytest.approx(sum(a > b for a, b in zip(exits, best, strict=True)) / 400)
 
 
-def test_two_fixed_depths_are_mixed_to_the_work_of_a_rule(rows: dict[str, dict[str, Any]]) -> None:
+def test_two_fixed_depths_are_mixed_to_the_compute_of_a_rule(rows: dict[str, dict[str, Any]]) -> None:
     row = rows["quantile:0.5"]
     mixture = row["mixture"]
     low, high = mixture["depths"]
@@ -124,33 +126,32 @@ def test_two_fixed_depths_are_mixed_to_the_work_of_a_rule(rows: dict[str, dict[s
     assert "mixture" not in rows["fixed:3"]
 
 
-def test_a_rule_that_costs_more_than_full_depth_is_compared_with_that(records: StepRecords) -> None:
-    def dear(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
+def test_a_rule_costlier_than_full_depth_is_compared_with_full_depth(records: StepRecords) -> None:
+    def count_costly_macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
         return float(steps.sum()) * (100.0 if "logits" in reads else 1.0)
 
     rules = [parse_rule("confidence:0.9"), parse_rule(f"fixed:{STEPS}")]
-    rule, full, *_ = study(records, rules, **MEASURED | {"macs": dear})["rows"]
+    rule, full, *_ = study(records, rules, **MEASURED | {"macs": count_costly_macs})["rows"]
     assert rule["macs"] > full["macs"]
     assert rule["mixture"]["share"] == 1.0
     assert rule["mixture"]["quality"] == pytest.approx(full["quality"])
 
 
-def test_overthinking_is_the_best_step_over_the_last(records: StepRecords, whole: dict[str, Any]) -> None:
+def test_overthinking_is_the_gap_between_best_and_last_step(records: StepRecords, whole: dict[str, Any]) -> None:
     assert whole["overthinking"]["gap"] < 0.1
     logits = records.step_logits.clone()
     right = torch.nn.functional.one_hot(records.labels, 2).float()
     logits[:, 2], logits[:100, -1] = right, 1 - right[:100]
     logits[100:, -1] = right[100:]
-    found = study(replace(records, step_logits=logits), [parse_rule("fixed:1")], **MEASURED)["overthinking"]
-    assert found == {"step": 3, "best": 1.0, "last": 0.75, "gap": 0.25, "lost": 0.25}
+    overthinking = study(replace(records, step_logits=logits), [parse_rule("fixed:1")], **MEASURED)["overthinking"]
+    assert overthinking == {"step": 3, "best": 1.0, "last": 0.75, "gap": 0.25, "lost": 0.25}
 
 
-def test_where_rules_stop_is_told_by_difficulty(records: StepRecords, whole: dict[str, Any]) -> None:
-    found = whole
-    row = next(row for row in found["rows"] if row["rule"] == "quantile:0.5")
+def test_exits_of_rules_are_grouped_by_difficulty(records: StepRecords, whole: dict[str, Any]) -> None:
+    row = next(row for row in whole["rows"] if row["rule"] == "quantile:0.5")
     exits = apply_rule(parse_rule("quantile:0.5"), None, records.halting_logits).double()
-    assert sum(found["groups"].values()) == 400
-    assert row["by_difficulty"].keys() == found["groups"].keys()
+    assert sum(whole["groups"].values()) == 400
+    assert row["by_difficulty"].keys() == whole["groups"].keys()
     easiest = row["by_difficulty"]["difficulty <= 1"]
     assert easiest == pytest.approx(float(exits[records.difficulty == 1].mean()))
     assert row["spearman"]["value"] == pytest.approx(spearmanr(exits, records.difficulty)[0])
@@ -160,21 +161,21 @@ def test_where_rules_stop_is_told_by_difficulty(records: StepRecords, whole: dic
 
 
 def test_draws_have_a_deviation_and_depend_on_the_seed_alone(records: StepRecords) -> None:
-    first, again, other = (studied(records, "sample", seed=seed)["sample"] for seed in (0, 0, 1))
+    first, again, other = (study_rules(records, "sample", seed=seed)["sample"] for seed in (0, 0, 1))
     assert first["draws"] == DRAWS
     assert first == again
     assert first["quality"] != other["quality"]
     assert 0 < first["quality_std"]["accuracy"] < 0.1
     assert first["mean_updates_std"] > 0
-    assert "quality_std" not in studied(records, "fixed:2")["fixed:2"]
+    assert "quality_std" not in study_rules(records, "fixed:2")["fixed:2"]
 
 
 @pytest.mark.parametrize(
     ("rule", "words"),
     [("entropy:0", "never fires"), ("confidence:0", "always fires at step 1"), ("quantile:1", "never fires")],
 )
-def test_a_rule_that_decides_nothing_is_called_out(records: StepRecords, rule: str, words: str) -> None:
-    row = studied(records, rule)[parse_rule(rule).label]
+def test_a_rule_without_effect_is_a_warning(records: StepRecords, rule: str, words: str) -> None:
+    row = study_rules(records, rule)[parse_rule(rule).label]
     assert words in row["warning"]
     assert "permuted" not in row
     (gain,) = row["gains"].values()  # over a fixed step of at most its compute, beside that of all its examples
@@ -182,17 +183,17 @@ def test_a_rule_that_decides_nothing_is_called_out(records: StepRecords, rule: s
     assert gain["baseline"] >= gain["adaptive"] or gain["baseline_depth"] < row["mean_updates"]
 
 
-def test_rules_that_adapt_by_design_to_nothing_are_not_warned_about(rows: dict[str, dict[str, Any]]) -> None:
+def test_rules_that_ignore_their_input_by_design_are_no_warning(rows: dict[str, dict[str, Any]]) -> None:
     assert not [label for label, row in rows.items() if "warning" in row and not label.startswith(("fixed", "exp"))]
     assert "warning" not in rows["fixed:1"]
     assert "warning" not in rows["expectation"]
 
 
 def test_a_regression_is_studied_too() -> None:
-    found = {row["rule"]: row for row in make_study(make_records(classes=1, steps=4))["rows"]}
-    assert not any(label.startswith(("entropy", "confidence", "margin")) for label in found)
-    assert found["fixed:4"]["quality"]["pearson"] > found["fixed:1"]["quality"]["pearson"]
-    assert found["oracle"]["quality"]["pearson"] > found["fixed:4"]["quality"]["pearson"]
+    entries = {row["rule"]: row for row in make_study(make_records(classes=1, steps=4))["rows"]}
+    assert not any(label.startswith(("entropy", "confidence", "margin")) for label in entries)
+    assert entries["fixed:4"]["quality"]["pearson"] > entries["fixed:1"]["quality"]["pearson"]
+    assert entries["oracle"]["quality"]["pearson"] > entries["fixed:4"]["quality"]["pearson"]
 
 
 # ---- Pareto sets
@@ -222,17 +223,17 @@ def test_the_pareto_set_equals_its_definition(points: list[tuple[float, float] |
 # ---- wall clock
 
 
-def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRecords) -> None:
+def test_times_have_their_own_ratios_and_pareto_set(records: StepRecords) -> None:
     rules = [parse_rule(rule) for rule in ("fixed:6", "fixed:1", "quantile:0.5")]
-    found = study(records, rules, **MEASURED)
-    assert batches(found) == []
+    content = study(records, rules, **MEASURED)
+    assert batches(content) == []
     # Here the adaptive rule is slower than full depth at batch 8: fewer layers are not less time.
     timings = {
         "fixed:6": {1: [0.6, 0.9, 0.6], 8: [0.3]},
         "fixed:1": {1: [0.1, 0.1, 0.1], 8: [0.1]},
         "quantile:0.5": {1: [0.4, 0.5, 0.8], 8: [0.45]},
     }
-    timed = add_timings(found, timings, {"device": "CPU"})
+    timed = add_timings(content, timings, {"device": "CPU"})
     rows = {row["rule"]: row for row in timed["rows"]}
     assert batches(timed) == ["1", "8"]
     assert rows["quantile:0.5"]["time_ratio"] == pytest.approx({"1": 1.5, "8": 0.3 / 0.45})
@@ -242,11 +243,11 @@ def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRe
     assert "seconds/8" not in rows["quantile:0.5"]["pareto"]
     assert "seconds/8" in rows["fixed:6"]["pareto"]
     assert "seconds" not in rows["oracle"]
-    assert batches(found) == []  # the study that was given is as it was
+    assert batches(content) == []  # the study that was given is as it was
     assert "time_ratio" in rows["fixed:1"]
 
 
-def test_of_many_rules_the_pareto_front_and_the_recommended_rule_are_timed(records: StepRecords) -> None:
+def test_only_the_pareto_front_and_the_recommended_rule_of_many_are_timed(records: StepRecords) -> None:
     names = [f"fixed:{k}" for k in range(1, 7)] + [f"quantile:{q / 10}" for q in range(1, 10)]
     rules = [parse_rule(name) for name in names]
     advice = {"rule": {"rule": "quantile:0.55"}}
@@ -268,17 +269,17 @@ def test_the_recommended_rule_has_its_speed_up(records: StepRecords) -> None:
         "fixed:6": {1: [0.6, 0.6], 8: [0.3, 0.3]}, "quantile:0.55": {1: [0.4, 0.5], 8: [0.2, 0.4]}
     }, {})  # fmt: skip
     assert timed["advice"]["rule"]["time_ratio"] == pytest.approx({"1": 1.35, "8": 1.125})
-    told = (
+    sentence = (
         "against full depth 1.35 times as fast (1.20 to 1.50) at batch size 1 and no measurable difference in time "
         "(0.75 to 1.50 times as fast) at batch size 8"
     )
-    assert told in format_advice(timed)
+    assert sentence in format_advice(timed)
     assert "time_ratio" not in advised  # the study that was given is as it was
 
 
-def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -> None:
-    found = study(records, [parse_rule("fixed:1")], **MEASURED)
-    row, *_ = add_timings(found, {"fixed:1": {8: [0.1]}}, {})["rows"]
+def test_no_time_ratio_without_a_time_of_full_depth(records: StepRecords) -> None:
+    content = study(records, [parse_rule("fixed:1")], **MEASURED)
+    row, *_ = add_timings(content, {"fixed:1": {8: [0.1]}}, {})["rows"]
     assert row["time_ratio"] == {}
     assert row["seconds"] == {"8": 0.1}
 
@@ -287,13 +288,12 @@ def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -
 
 
 def test_files_hold_the_study(whole: dict[str, Any], untimed: dict[str, Any], tmp_path: Path) -> None:
-    found = whole
-    write_exit_study(tmp_path, {"validation": found, "other": untimed})
-    assert read_run(tmp_path).of("exit_rules.json")["sets"]["validation"] == json.loads(json.dumps(found))
+    write_exit_study(tmp_path, {"validation": whole, "other": untimed})
+    assert read_run(tmp_path).of("exit_rules.json")["sets"]["validation"] == json.loads(json.dumps(whole))
     with (tmp_path / "pareto.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
-    assert len(table) == 2 * len(found["rows"])
-    for row, line in zip(found["rows"], table, strict=False):
+    assert len(table) == 2 * len(whole["rows"])
+    for row, line in zip(whole["rows"], table, strict=False):
         assert line["set"] == "validation"
         assert line["rule"] == row["rule"]
         assert float(line["accuracy"]) == row["quality"]["accuracy"]
@@ -310,7 +310,7 @@ def test_exits_are_read_back(records: StepRecords, tmp_path: Path) -> None:
     assert read_run(tmp_path).of("exits.json") == {"step": 12, "sets": {"validation": summary}}
 
 
-def test_console_tables_are_ascii_and_say_what_was_not_measured(whole: dict[str, Any], untimed: dict[str, Any]) -> None:
+def test_console_tables_are_ascii_and_name_missing_figures(whole: dict[str, Any], untimed: dict[str, Any]) -> None:
     table = format_exit_study(untimed)
     assert table.isascii()
     assert "time: not measured" in table
@@ -345,29 +345,31 @@ def test_the_exits_table_prints_the_numbers(records: StepRecords) -> None:
     assert "not available: halting: the model has no halting probabilities" in format_exits(bare)
 
 
-def test_torch_global_state_is_left_alone(records: StepRecords) -> None:
+def test_the_global_random_state_of_torch_is_unchanged(records: StepRecords) -> None:
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
-    studied(records, "sample", "quantile:0.5")
+    study_rules(records, "sample", "quantile:0.5")
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_calibration_is_that_of_the_probabilities_at_the_exits(records: StepRecords) -> None:
-    row = studied(records, "margin:0.5")["margin:0.5"]
+def test_calibration_error_follows_from_probabilities_at_the_exits(records: StepRecords) -> None:
+    row = study_rules(records, "margin:0.5")["margin:0.5"]
     assert records.step_logits is not None
     assert records.labels is not None
     exits = apply_rule(parse_rule("margin:0.5"), records.step_logits, None)
     bins: dict[int, list[tuple[float, float]]] = {}
     for at, label, logits in zip(exits.tolist(), records.labels.tolist(), records.step_logits, strict=True):
         probability, predicted = logits[at - 1].softmax(dim=-1).max(dim=-1)
-        place = min(int(-(-15 * probability.item() // 1)), 15)
-        bins.setdefault(place, []).append((probability.item(), float(predicted.item() == label)))
-    gaps = [abs(sum(said for said, _ in each) - sum(right for _, right in each)) for each in bins.values()]
+        bin_number = min(int(-(-15 * probability.item() // 1)), 15)
+        bins.setdefault(bin_number, []).append((probability.item(), float(predicted.item() == label)))
+    gaps = [
+        abs(sum(confidence for confidence, _ in pairs) - sum(right for _, right in pairs)) for pairs in bins.values()
+    ]
     assert row["calibration"] == pytest.approx(sum(gaps) / len(exits), abs=1e-6)
 
 
-def test_a_fixed_step_that_was_not_listed_keeps_a_rule_out_of_the_pareto_set(records: StepRecords) -> None:
-    """Costlier rules of no use, next to fixed steps: the only points of the front are fixed."""
+def test_an_unlisted_fixed_step_keeps_a_rule_out_of_the_pareto_set(records: StepRecords) -> None:
+    """Add costlier rules of no use next to fixed steps: the only points of the front are fixed."""
 
     def expensive_rules(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
         return float(steps.sum()) + (100.0 * len(steps) if reads else 0.0)
@@ -381,5 +383,5 @@ def test_a_fixed_step_that_was_not_listed_keeps_a_rule_out_of_the_pareto_set(rec
     assert {rule for rule, row in rows.items() if "macs" in row["pareto"]} == best
     screen = to_text(build_screen_table(compared))
     assert set(re.findall(r"(\S+) \*", screen)) == best
-    assert all(rule in screen for rule in ("patience:5", "margin:0.99999"))  # they were asked for
+    assert all(rule in screen for rule in ("patience:5", "margin:0.99999"))  # the requested rules
     assert not set(re.findall(r"fixed:\d", screen)) - best

@@ -1,4 +1,4 @@
-"""The split of evaluated examples into two halves, on which budgets are fitted and everything is compared."""
+"""Split of evaluated examples into two halves, on which budgets are fitted and methods are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_halves_are_of_equal_size_and_the_same_in_every_call() -> None:
 
 
 def test_examples_of_an_owner_stay_together() -> None:
-    """Tokens of a sequence are in the half of the sequence, so budgets and exit rules are scored on the same."""
+    """Keep tokens in the half of their sequence, so that budgets and exit rules are scored on the same."""
     sequences = np.repeat(np.arange(9), np.arange(1, 10))
     assert (select_first_half(sequences) == select_first_half(np.arange(9))[sequences]).all()
     assert (select_first_half(3 * np.arange(9) + 5) == select_first_half(np.arange(9))).all()

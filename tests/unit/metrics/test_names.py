@@ -1,4 +1,4 @@
-"""Names of metrics: letters, digits and `_./-`, whatever data sets and classes are called, and no two the same."""
+"""Names of metrics: letters, digits and `_./-`, unique whatever data sets and classes are called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.before.runs import names_before
 SAFE = re.compile(r"[A-Za-z0-9_./-]+")
 
 
-def test_all_names_of_all_families_become_safe_and_stay_apart() -> None:
+def test_names_of_all_families_become_safe_and_stay_unique() -> None:
     before = names_before()
     assert any(not SAFE.fullmatch(name) for name in before), "something is mended"
     after = {metric_name(name) for name in before}
@@ -28,19 +28,19 @@ def test_all_names_of_all_families_become_safe_and_stay_apart() -> None:
     }, "an evaluation set makes no section of its own"  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "expected"), [
+@pytest.mark.parametrize(("raw_name", "expected"), [
     ("halting/length <= 5/mean", "halting/length_up_to_5/mean"), ("halting/length > 9/n", "halting/length_over_9/n"),
     ("halting/length 6-9/n", "halting/length_6-9/n"), ("halting/label: not [it]/n", "halting/label_not_it_/n"),
     ("eval/step_3/score", "eval/step_3/score"), ("halting/label: ja", "halting/label_ja"),
 ])  # fmt: skip
-def test_a_name_stays_readable(given: str, expected: str) -> None:
-    assert metric_name(given) == expected
+def test_a_name_stays_readable(raw_name: str, expected: str) -> None:
+    assert metric_name(raw_name) == expected
 
 
-def test_other_scripts_stay_apart() -> None:
-    found = [metric_name(f"halting/label: {name}/mean") for name in ("好", "坏", "é", "è")]
-    assert len(set(found)) == 4
-    assert all(map(SAFE.fullmatch, found))
+def test_names_in_other_scripts_stay_unique() -> None:
+    names = [metric_name(f"halting/label: {name}/mean") for name in ("好", "坏", "é", "è")]
+    assert len(set(names)) == 4
+    assert all(map(SAFE.fullmatch, names))
 
 
 def test_a_set_of_any_name_stays_under_eval() -> None:
@@ -48,7 +48,7 @@ def test_a_set_of_any_name_stays_under_eval() -> None:
 
 
 @pytest.mark.parametrize("logged", ["halting/label: yes/mean", "halting/label_yes/mean"])
-def test_the_report_reads_the_names_of_older_runs_too(tmp_path: Path, logged: str) -> None:
+def test_the_report_reads_names_of_older_runs(tmp_path: Path, logged: str) -> None:
     depths = {"n": 3, "mean": 2.5, "std": 0.5}
     classes = dict.fromkeys(("all", "correct", "wrong", "label: yes"), depths)
     (tmp_path / "halting.json").write_text(json.dumps({"unit": "sequence", "classes": classes}))

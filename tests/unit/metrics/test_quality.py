@@ -1,3 +1,5 @@
+"""Metrics of predictions, compared with their formulas, and metrics of the `evaluate` library."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -18,7 +20,7 @@ from adadepth.metrics.task_metrics import (
 )
 
 
-def arrays(*columns: list[float]) -> list[np.ndarray]:
+def make_arrays(*columns: list[float]) -> list[np.ndarray]:
     return [np.array(column) for column in columns]
 
 
@@ -28,19 +30,19 @@ BINARY = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, m
 @settings(deadline=None)  # the first call imports scikit-learn or scipy
 @given(BINARY)
 def test_binary_metrics_against_their_counts(pairs: list[tuple[int, int]]) -> None:
-    predictions, labels = arrays(*map(list, zip(*pairs, strict=True)))
+    predictions, labels = make_arrays(*map(list, zip(*pairs, strict=True)))
     tp, fp, fn, tn = (pairs.count(pair) for pair in ((1, 1), (1, 0), (0, 1), (0, 0)))
     f1 = [2 * hit / (2 * hit + fp + fn) if hit else 0.0 for hit in (tp, tn)]
-    there = [bool(tp + fp + fn), bool(tn + fp + fn)]
+    occurs = [bool(tp + fp + fn), bool(tn + fp + fn)]
     product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-    found = quality(["accuracy", "f1", "f1_macro", "matthews"], predictions, labels)
+    scores = quality(["accuracy", "f1", "f1_macro", "matthews"], predictions, labels)
     expected = {
         "accuracy": (tp + tn) / len(pairs),
         "f1": f1[0],
-        "f1_macro": sum(f1) / sum(there),
+        "f1_macro": sum(f1) / sum(occurs),
         "matthews": (tp * tn - fp * fn) / product**0.5 if product else 0.0,
     }
-    assert found == pytest.approx({**expected, "score": sum(expected.values()) / 4}, abs=1e-12)
+    assert scores == pytest.approx({**expected, "score": sum(expected.values()) / 4}, abs=1e-12)
 
 
 VALUES = st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=2, max_size=20)
@@ -49,10 +51,10 @@ VALUES = st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=2,
 @settings(deadline=None)  # the first call imports scikit-learn or scipy
 @given(VALUES)
 def test_correlations_against_their_formula(pairs: list[tuple[int, int]]) -> None:
-    predictions, labels = arrays(*map(list, zip(*pairs, strict=True)))
-    found = quality(["pearson", "spearman"], predictions / 3, labels / 7)
+    predictions, labels = make_arrays(*map(list, zip(*pairs, strict=True)))
+    scores = quality(["pearson", "spearman"], predictions / 3, labels / 7)
     if len(set(predictions)) == 1 or len(set(labels)) == 1:
-        assert found == {"score": 0.0}
+        assert scores == {"score": 0.0}
         return
 
     def correlation(x: np.ndarray, y: np.ndarray) -> float:
@@ -63,11 +65,11 @@ def test_correlations_against_their_formula(pairs: list[tuple[int, int]]) -> Non
         return np.array([(x < value).sum() + ((x == value).sum() - 1) / 2 for value in x])
 
     expected = {"pearson": correlation(predictions, labels), "spearman": correlation(ranks(predictions), ranks(labels))}
-    assert found == pytest.approx({**expected, "score": sum(expected.values()) / 2}, abs=1e-9)
+    assert scores == pytest.approx({**expected, "score": sum(expected.values()) / 2}, abs=1e-9)
 
 
-def test_what_is_undefined_is_absent_and_counts_as_nothing_in_the_score() -> None:
-    predictions, labels = arrays([1.5, 1.5, 1.5], [1.0, 2.0, 3.0])
+def test_an_undefined_metric_is_absent_and_counts_as_zero_in_the_score() -> None:
+    predictions, labels = make_arrays([1.5, 1.5, 1.5], [1.0, 2.0, 3.0])
     assert quality(["pearson", "spearman"], predictions, labels) == {"score": 0.0}
     assert quality(["pearson"], np.array([1.0, np.nan, 2.0]), labels) == {"score": 0.0}
     assert "constant" in UNDEFINED
@@ -75,12 +77,12 @@ def test_what_is_undefined_is_absent_and_counts_as_nothing_in_the_score() -> Non
 
 
 def test_a_higher_score_is_better_for_errors_too() -> None:
-    predictions, labels = arrays([1.0, 2.0, 5.0], [1.0, 3.0, 3.0])
+    predictions, labels = make_arrays([1.0, 2.0, 5.0], [1.0, 3.0, 3.0])
     assert quality(["mse"], predictions, labels) == pytest.approx({"mse": 5 / 3, "score": -5 / 3})
 
 
 def test_an_error_that_is_not_finite_is_the_worst_score() -> None:
-    predictions, labels = arrays([1.0, np.nan, 5.0], [1.0, 3.0, 3.0])
+    predictions, labels = make_arrays([1.0, np.nan, 5.0], [1.0, 3.0, 3.0])
     assert quality(["mse"], predictions, labels) == {"score": -np.inf}
     assert quality(["mse", "pearson"], predictions, labels) == {"score": -np.inf}
 
@@ -93,14 +95,14 @@ def test_an_error_that_is_not_finite_is_the_worst_score() -> None:
     (["f1"], "classification", 3, "dataset.metrics=f1: needs 2 classes, but there are 3; use f1_macro"),
     (["accuracy", "evaluate:a/accuracy"], "classification", 2, "accuracy appears twice"),
 ])  # fmt: skip
-def test_a_wrong_name_is_one_line(metrics: list[str], problem: str, classes: int | None, text: str) -> None:
+def test_a_wrong_name_is_a_one_line_error(metrics: list[str], problem: str, classes: int | None, text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_metrics(metrics, problem, classes)
     assert text in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_right_names_pass() -> None:
+def test_valid_names_are_accepted() -> None:
     for kind in ("classification", "regression"):
         check_metrics([name for name, metric in QUALITY_METRICS.items() if metric.kind == kind], kind, 2)
     check_metrics(["evaluate:glue:f1", "evaluate:./mine"], "classification")
@@ -109,7 +111,7 @@ def test_right_names_pass() -> None:
 @pytest.mark.parametrize(("name", "key"), [
     ("f1", "f1"), ("evaluate:f1", "f1"), ("evaluate:user/f1", "f1"), ("evaluate:./a/b/:recall", "recall"),
 ])  # fmt: skip
-def test_the_reported_name(name: str, key: str) -> None:
+def test_a_metric_is_reported_by_its_key(name: str, key: str) -> None:
     assert get_metric_key(name) == key
 
 
@@ -140,16 +142,16 @@ def write_metric(folder: Path, name: str, more: str = "") -> str:
 @pytest.mark.slow  # the library takes seconds to import
 def test_a_metric_of_a_local_folder(tmp_path: Path) -> None:
     name = write_metric(tmp_path, "single")
-    found = quality(["accuracy", name], np.array([0, 1, 2, 1]), np.array([0, 1, 1, 2]))
-    assert found == {"accuracy": 0.5, "single": 2.0, "score": 1.25}
+    scores = quality(["accuracy", name], np.array([0, 1, 2, 1]), np.array([0, 1, 1, 2]))
+    assert scores == {"accuracy": 0.5, "single": 2.0, "score": 1.25}
 
 
 @pytest.mark.slow
-def test_an_error_of_the_library_counts_as_one(tmp_path: Path) -> None:
-    """EleutherAI/lm-evaluation-harness#1581: which way a metric is better; the greatest mean error was the best."""
+def test_an_error_metric_of_the_library_is_better_when_lower(tmp_path: Path) -> None:
+    """Check a mean error, which was maximised in EleutherAI/lm-evaluation-harness#1581."""
     name = write_metric(tmp_path, "mae")
-    found = quality([name], np.array([0, 1, 2, 1]), np.array([0, 1, 1, 2]))
-    assert found == {"mae": 2.0, "score": -2.0}
+    scores = quality([name], np.array([0, 1, 2, 1]), np.array([0, 1, 1, 2]))
+    assert scores == {"mae": 2.0, "score": -2.0}
 
 
 @pytest.mark.slow
@@ -171,13 +173,13 @@ def test_offline_a_metric_of_the_hub_fails_at_once() -> None:
 
 
 def test_without_a_network_a_metric_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object, **__: object) -> None:
+    def refuse_connection(*_: object, **__: object) -> None:
         raise OSError("no route")
 
     labels = np.array([0, 1])
     with pytest.raises(DataError, match=r"dataset.metrics=evaluate:./nowhere: no such folder"):
         quality(["evaluate:./nowhere"], labels, labels)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    monkeypatch.setattr("urllib.request.urlopen", refuse_connection)
     with pytest.raises(DataError, match=r"evaluate:nobody/else: .* cannot be reached \(no route\)"):
         load_metrics(["accuracy", "evaluate:nobody/else"])

@@ -1,3 +1,5 @@
+"""Recorder of steps: the same records however examples are split over batches and processes."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -16,19 +18,19 @@ from tests.unit.report.synthetic_exits import make_records
 FIELDS = ("index", "lengths", "logits", "depth", "labels", "difficulty", "step_logits", "halting_logits", "exit_steps")
 
 
-def sequence_trace(exit_steps: Tensor, max_updates: int) -> DepthTrace:
+def make_sequence_trace(exit_steps: Tensor, max_updates: int) -> DepthTrace:
     return DepthTrace("sequence", exit_steps.float(), torch.ones_like(exit_steps, dtype=torch.bool), max_updates)
 
 
-def feed(recorder: StepRecorder, records: StepRecords, rows: Tensor, width: int = 64) -> None:
-    """Give a recorder the batch that these rows of known records would have been."""
+def add_batch(recorder: StepRecorder, records: StepRecords, rows: Tensor, width: int = 64) -> None:
+    """Give a recorder the batch that has these rows of known records."""
     mask = (torch.arange(width) < records.lengths[rows, None]).long()
     batch = {"index": records.index[rows], "attention_mask": mask, "labels": records.labels[rows]}
     batch["difficulty"] = records.difficulty[rows]
     steps = records.exit_steps[rows]
     outputs: Any = SimpleNamespace(
         logits=records.logits[rows], step_logits=records.step_logits[rows], exit_steps=steps,
-        halting_logits=records.halting_logits[rows], trace=sequence_trace(steps, records.max_updates),
+        halting_logits=records.halting_logits[rows], trace=make_sequence_trace(steps, records.max_updates),
     )  # fmt: skip
     recorder.add(batch, outputs)
 
@@ -39,8 +41,8 @@ def test_any_split_over_batches_and_processes_gives_the_same_records(processes: 
     order = torch.randperm(23, generator=torch.Generator().manual_seed(seed))
     recorders = [StepRecorder() for _ in range(processes)]
     for number, rows in enumerate(order.split(size)):
-        feed(recorders[number % processes], expected, rows)
-    feed(recorders[0], expected, order[:2])  # what a sampler repeats to fill the last batch
+        add_batch(recorders[number % processes], expected, rows)
+    add_batch(recorders[0], expected, order[:2])  # repeated by a sampler to fill the last batch
     merged = merge([recorder.parts() for recorder in recorders])
     assert merged.max_updates == 3
     assert len(merged) == 23
@@ -63,16 +65,16 @@ def test_a_model_without_steps_gives_logits_and_the_mean_depth_of_real_tokens() 
     assert not records.ran_every_step
 
 
-def test_vectors_are_as_long_as_they_are_wide() -> None:
+def test_the_length_of_a_vector_is_its_width() -> None:
     recorder = StepRecorder()
     steps = torch.tensor([1, 2])
-    outputs = SimpleNamespace(logits=torch.zeros(2, 2), trace=sequence_trace(steps, 2), exit_steps=steps)
+    outputs = SimpleNamespace(logits=torch.zeros(2, 2), trace=make_sequence_trace(steps, 2), exit_steps=steps)
     recorder.add({"index": torch.arange(2), "inputs": torch.zeros(2, 7)}, outputs)
     assert merge([recorder.parts()]).lengths.tolist() == [7, 7]
 
 
 @pytest.mark.parametrize("hole", [False, True])
-def test_steps_that_did_not_run_are_noticed(hole: bool) -> None:
+def test_steps_that_did_not_run_are_detected(hole: bool) -> None:
     records = make_records(size=5)
     if hole:
         records.step_logits[3, -1] = torch.nan

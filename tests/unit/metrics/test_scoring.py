@@ -11,14 +11,14 @@ from adadepth.metrics.scoring import compute_example_losses
 @pytest.mark.parametrize(("problem", "labels"), [
     ("classification", torch.tensor([0, 3])), ("multi_label", torch.tensor([[1.0, 0, 0, 1], [0, 0, 1, 1]])),
 ])  # fmt: skip
-def test_losses_of_half_precision_are_not_rounded_to_it(problem: str, labels: torch.Tensor) -> None:
-    """huggingface/transformers#34147, google-deepmind/optax#1020: losses computed in the logits' bfloat16."""
+def test_losses_of_half_precision_logits_are_float32(problem: str, labels: torch.Tensor) -> None:
+    """Compute losses in float32, not bfloat16 (huggingface/transformers#34147, google-deepmind/optax#1020)."""
     logits = torch.tensor([[1.5, -2.0, 0.25, 3.0], [5.0, 0.5, -1.0, 0.125]])
     probabilities = logits.double().softmax(-1) if problem == "classification" else logits.double().sigmoid()
     if problem == "classification":
         expected = -probabilities[torch.arange(2), labels].log()
     else:
         expected = -torch.where(labels > 0, probabilities, 1 - probabilities).log().mean(-1)
-    found = compute_example_losses(logits.bfloat16(), labels, problem)  # type: ignore[arg-type]
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
+    losses = compute_example_losses(logits.bfloat16(), labels, problem)  # type: ignore[arg-type]
+    assert losses.dtype == torch.float32
+    torch.testing.assert_close(losses.double(), expected, atol=1e-6, rtol=1e-6)

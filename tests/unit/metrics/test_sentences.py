@@ -1,3 +1,5 @@
+"""Sampler of example sentences: which it selects, and what it records of their tokens."""
+
 from __future__ import annotations
 
 import json
@@ -26,15 +28,15 @@ def run_sampler(sizes: list[int], per_rule: int = 3) -> tuple[SentenceSampler, l
 
 
 @pytest.mark.parametrize("sizes", [[4, 4, 3], [1] * 11, [11]])
-def test_rules_choose_first_deepest_shallowest(sizes: list[int]) -> None:
+def test_rules_select_first_deepest_and_shallowest_sentences(sizes: list[int]) -> None:
     sampler, _, traces = run_sampler(sizes)
     depths = [float(row[row > 0].mean()) for trace in traces for row in trace.updates]
-    chosen = {
+    selected = {
         rule: [s["index"] for s in sampler.sentences() if s["rule"] == rule]
         for rule in ("first", "deepest", "shallowest")
     }
     order = np.argsort(depths)
-    assert chosen == {"first": [0, 1, 2], "deepest": order[::-1][:3].tolist(), "shallowest": order[:3].tolist()}
+    assert selected == {"first": [0, 1, 2], "deepest": order[::-1][:3].tolist(), "shallowest": order[:3].tolist()}
 
 
 def test_the_order_of_the_examples_does_not_matter() -> None:
@@ -60,7 +62,7 @@ def test_the_order_of_the_examples_does_not_matter() -> None:
         assert sentences(np.random.default_rng(seed).permutation(11).tolist(), size) == expected
 
 
-def test_fields_are_those_of_the_example() -> None:
+def test_a_sentence_has_the_fields_of_its_example() -> None:
     sampler, batches, traces = run_sampler([4, 4, 3])
     for sentence in sampler.sentences():
         batch, row = divmod(sentence["index"], 4)
@@ -97,7 +99,7 @@ def test_sequence_depths_and_absent_remainders() -> None:
     assert set(deepest["remainders"]) == set(deepest["predicted"]) == {None}
 
 
-def test_iterations_are_kept_where_the_trace_tells_them() -> None:
+def test_iterations_are_recorded_if_the_trace_has_them() -> None:
     ids = torch.tensor([[7, 8, 9]])
     batch = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0]]), "labels": torch.full_like(ids, -100)}
     ran = torch.tensor([[[False, True, False, True], [False] * 4, [False] * 4]])
@@ -115,17 +117,19 @@ def test_halting_probabilities_of_tokens_end_with_their_last_iteration() -> None
         row = sentence["index"]
         real = traces[0].valid[row]
         expected = traces[0].halting.probabilities[row][real].tolist()
-        for found, updates, all_steps in zip(sentence["probabilities"], sentence["updates"], expected, strict=True):
-            assert found == pytest.approx(all_steps[:updates], abs=5e-4)
+        for recorded, updates, all_steps in zip(sentence["probabilities"], sentence["updates"], expected, strict=True):
+            assert recorded == pytest.approx(all_steps[:updates], abs=5e-4)
 
 
 def test_a_sentence_that_halts_as_a_whole_has_one_distribution() -> None:
     batch = synthetic.make_batch(np.random.default_rng(1), size=3)
     trace = DepthTrace("sequence", torch.tensor([1.0, 2.0, 3.0]), torch.ones(3, dtype=torch.bool), 3)
     unknown = torch.full(batch["input_ids"].shape, torch.nan)
-    drawn = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]])
+    distributions = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]])
     sampler = SentenceSampler(synthetic.decode)
-    sampler.update(batch, trace, unknown, batch["input_ids"], drawn)
+    sampler.update(batch, trace, unknown, batch["input_ids"], distributions)
     sentences = sampler.sentences()
     assert all("probabilities" not in sentence for sentence in sentences)
-    assert all(sentence["distribution"] == pytest.approx(drawn[sentence["index"]].tolist()) for sentence in sentences)
+    assert all(
+        sentence["distribution"] == pytest.approx(distributions[sentence["index"]].tolist()) for sentence in sentences
+    )

@@ -1,3 +1,5 @@
+"""Classes of sequences by correctness, label, length and difficulty."""
+
 from __future__ import annotations
 
 import torch
@@ -14,7 +16,7 @@ LENGTHS = torch.tensor([4, 5, 9, 30])
 DIFFICULTY = torch.tensor([1, 2, 3, 3])
 
 
-def test_every_class_by_hand() -> None:
+def test_every_class_equals_a_hand_made_mask() -> None:
     expected = {
         "all": [1, 1, 1, 1],
         "correct": [1, 1, 0, 0],
@@ -28,16 +30,16 @@ def test_every_class_by_hand() -> None:
         "difficulty 2": [0, 1, 0, 0],
         "difficulty > 2": [0, 0, 1, 1],
     }
-    found = CLASSES.masks(LOGITS, LABELS, LENGTHS, DIFFICULTY)
-    assert {name: mask.int().tolist() for name, mask in found.items()} == expected
+    masks = CLASSES.masks(LOGITS, LABELS, LENGTHS, DIFFICULTY)
+    assert {name: mask.int().tolist() for name, mask in masks.items()} == expected
     assert CLASSES.names == tuple(expected)
     assert all(definition(name) for name in expected)
 
 
 def test_names_are_the_same_when_a_batch_lacks_labels_or_difficulty() -> None:
-    found = CLASSES.masks(LOGITS, None, LENGTHS)
-    assert tuple(found) == CLASSES.names
-    empty = [name for name, mask in found.items() if not mask.any()]
+    masks = CLASSES.masks(LOGITS, None, LENGTHS)
+    assert tuple(masks) == CLASSES.names
+    empty = [name for name, mask in masks.items() if not mask.any()]
     assert empty == [name for name in CLASSES.names if name.startswith(("correct", "wrong", "label", "difficulty"))]
 
 
@@ -55,7 +57,7 @@ def test_the_tokens_of_a_sequence_are_in_its_class() -> None:
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 8))
-def test_buckets_part_the_set_and_none_is_empty(values: list[int], buckets: int) -> None:
+def test_buckets_partition_the_set_and_none_is_empty(values: list[int], buckets: int) -> None:
     lengths = torch.tensor(values)
     edges = compute_bucket_edges(lengths, buckets)
     assert list(edges) == sorted(set(edges))

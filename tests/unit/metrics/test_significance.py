@@ -1,4 +1,4 @@
-"""The rule of significance, against scipy and published examples."""
+"""Tests of significance, compared with scipy and published examples."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_constants_differ_or_are_equal() -> None:
 
 
 def test_p_values_are_corrected_as_holm_does() -> None:
-    """The example of Holm (1979), multiplied by 4, 3, 2 and 1 in order, and never falling."""
+    """Check the example of Holm (1979), multiplied by 4, 3, 2 and 1 in order, and never falling."""
     assert correct_p_values([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert correct_p_values([0.6, 0.5]) == [1.0, 1.0]
     assert correct_p_values([]) == []
@@ -62,7 +62,7 @@ def test_an_interval_is_that_of_t() -> None:
 
 @pytest.mark.parametrize("period", [2, 4, 5, 10, 20])
 def test_groups_mix_data_that_alternate(period: int) -> None:
-    """An error over groups of equal data would be that of a few draws."""
+    """Mix alternating data: an error over groups of equal data would be that of a few draws."""
     groups = assign_groups(np.arange(800))
     classes = np.arange(800) % period
     assert np.bincount(groups).tolist() == [40] * 20

@@ -1,4 +1,4 @@
-"""Every figure against numpy and scipy on the raw traces, or against a loop over tokens."""
+"""Halting statistics, compared with numpy and scipy on the raw traces, or with a loop over tokens."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MAX_UPDATES = 7
 
 def make_updates(seed: int, batches: int = 3, size: int = 6) -> list[dict[str, Any]]:
     generator = np.random.default_rng(seed)
-    made = []
+    arguments = []
     for _ in range(batches):
         batch = synthetic.make_batch(generator, size=size)
         trace = synthetic.make_trace(generator, batch, MAX_UPDATES, progress=0.6)
-        made.append(
+        arguments.append(
             {
                 "trace": trace,
                 "classes": token_classes(batch, cls_id=synthetic.CLS, sep_id=synthetic.SEP, mask_id=synthetic.MASK),
@@ -35,7 +35,7 @@ def make_updates(seed: int, batches: int = 3, size: int = 6) -> list[dict[str, A
                 "work": synthetic.make_work(trace),
             }
         )
-    return made
+    return arguments
 
 
 def accumulate(updates: list[dict[str, Any]], max_updates: int = MAX_UPDATES) -> HaltingStatistics:
@@ -55,8 +55,8 @@ def summary(updates: list[dict[str, Any]]) -> dict[str, Any]:
     return accumulate(updates).summary()
 
 
-def raw(updates: list[dict[str, Any]], name: str, field: str) -> np.ndarray:
-    """The values of a trace's field (or the losses) over the tokens of a class, batch after batch."""
+def select_values(updates: list[dict[str, Any]], name: str, field: str) -> np.ndarray:
+    """Return the values of a trace's field (or the losses) over the tokens of a class, batch after batch."""
     values = []
     for update in updates:
         trace = update["trace"]
@@ -67,43 +67,43 @@ def raw(updates: list[dict[str, Any]], name: str, field: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", TOKEN_CLASSES)
-def test_depth_of_a_class(updates: list[dict[str, Any]], summary: dict[str, Any], name: str) -> None:
-    depth, found = raw(updates, name, "updates"), summary["classes"][name]
-    assert found["n"] == len(depth) > 0
-    assert found["mean"] == pytest.approx(depth.mean())
-    assert found["std"] == pytest.approx(depth.std())
+def test_depths_of_a_class_equal_numpy(updates: list[dict[str, Any]], summary: dict[str, Any], name: str) -> None:
+    depth, figures = select_values(updates, name, "updates"), summary["classes"][name]
+    assert figures["n"] == len(depth) > 0
+    assert figures["mean"] == pytest.approx(depth.mean())
+    assert figures["std"] == pytest.approx(depth.std())
     for key, level in (("p10", 10), ("median", 50), ("p90", 90)):
-        assert found[key] == np.percentile(depth, level, method="inverted_cdf")
-    assert found["at_cap"] == pytest.approx((depth == MAX_UPDATES).mean())
-    assert found["histogram"] == np.bincount(depth.astype(int), minlength=MAX_UPDATES + 1).tolist()
-    assert found["entropy"] == pytest.approx(entropy(found["histogram"]))
+        assert figures[key] == np.percentile(depth, level, method="inverted_cdf")
+    assert figures["at_cap"] == pytest.approx((depth == MAX_UPDATES).mean())
+    assert figures["histogram"] == np.bincount(depth.astype(int), minlength=MAX_UPDATES + 1).tolist()
+    assert figures["entropy"] == pytest.approx(entropy(figures["histogram"]))
 
 
 @pytest.mark.parametrize("name", TOKEN_CLASSES)
-def test_remainder_ponder_cost_and_loss_of_a_class(
+def test_remainder_ponder_cost_and_loss_of_a_class_equal_numpy(
     updates: list[dict[str, Any]], summary: dict[str, Any], name: str
 ) -> None:
-    depth, remainder = raw(updates, name, "updates"), raw(updates, name, "remainders")
-    losses, found = raw(updates, name, "loss"), summary["classes"][name]
+    depth, remainder = select_values(updates, name, "updates"), select_values(updates, name, "remainders")
+    losses, figures = select_values(updates, name, "loss"), summary["classes"][name]
     losses = losses[~np.isnan(losses)]
-    assert found["remainder"] == pytest.approx(remainder.mean())
-    assert found["ponder_cost"] == pytest.approx((depth + remainder).mean())
-    assert found["loss_n"] == len(losses)
+    assert figures["remainder"] == pytest.approx(remainder.mean())
+    assert figures["ponder_cost"] == pytest.approx((depth + remainder).mean())
+    assert figures["loss_n"] == len(losses)
     if len(losses):
-        assert found["loss"] == pytest.approx(losses.mean())
+        assert figures["loss"] == pytest.approx(losses.mean())
     else:
-        assert "loss" not in found
+        assert "loss" not in figures
 
 
-def test_steps(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    depth, losses = raw(updates, "all", "updates"), raw(updates, "all", "loss")
+def test_shares_of_steps_equal_a_loop(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    depth, losses = select_values(updates, "all", "updates"), select_values(updates, "all", "loss")
     for row in summary["steps"]:
         k = row["depth"]
         assert row["share"] == pytest.approx((depth == k).mean())
         assert row["survival"] == pytest.approx((depth >= k).mean())
-        here = losses[(depth == k) & ~np.isnan(losses)]
-        assert row["loss_n"] == len(here)
-        assert row.get("loss") == (pytest.approx(here.mean()) if len(here) else None)
+        step_losses = losses[(depth == k) & ~np.isnan(losses)]
+        assert row["loss_n"] == len(step_losses)
+        assert row.get("loss") == (pytest.approx(step_losses.mean()) if len(step_losses) else None)
         probabilities = [
             float(probability)
             for update in updates
@@ -119,28 +119,28 @@ def test_steps(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("group", COSINE_GROUPS)
-def test_cosines_agree_with_a_loop(group: str) -> None:
+def test_cosines_equal_a_loop(group: str) -> None:
     updates = make_updates(1, batches=2, size=2)
     updates[0]["trace"].updates.clamp_(max=4)  # one batch stops early: iterations that it did not execute
     updates[0]["hidden_states"] = synthetic.make_states(
         np.random.default_rng(0),
         DepthTrace("token", updates[0]["trace"].updates, updates[0]["trace"].valid, 7, execution=Execution(4)),
     )
-    found = accumulate(updates).summary()["cosine"][group]
+    rows = accumulate(updates).summary()["cosine"][group]
     for k in range(1, MAX_UPDATES + 1):
         running, everyone = [], []
         for update in updates:
             states = update["hidden_states"]
-            for place in update["classes"][group].nonzero().tolist():
+            for position in update["classes"][group].nonzero().tolist():
                 if k < len(states):
-                    before, after = (states[index][tuple(place)].double().numpy() for index in (k - 1, k))
+                    before, after = (states[index][tuple(position)].double().numpy() for index in (k - 1, k))
                     cosine = before @ after / np.sqrt((before @ before) * (after @ after))
                 else:
                     cosine = 1.0
                 everyone.append(cosine)
-                if update["trace"].updates[tuple(place)] >= k:
+                if update["trace"].updates[tuple(position)] >= k:
                     running.append(cosine)
-        row = found[k - 1]
+        row = rows[k - 1]
         assert (row["step"], row["running_n"], row["all_n"]) == (k, len(running), len(everyone))
         assert row.get("running") == (pytest.approx(np.mean(running), abs=1e-6) if running else None)
         assert row["all"] == pytest.approx(np.mean(everyone), abs=1e-6)
@@ -155,8 +155,8 @@ def test_negative_cosines_count() -> None:
 
 
 @pytest.mark.parametrize("spread", quick_one_in(3, [0.02, 0.3, 3.0]))
-def test_spearman_is_that_of_the_raw_losses(spread: float) -> None:
-    """Also when all losses are close together, as at initialisation: the mean is 10 nats."""
+def test_spearman_equals_that_of_the_raw_losses(spread: float) -> None:
+    """Include losses that are all close together, as at initialisation: the mean is 10 nats."""
     generator = np.random.default_rng(0)
     depth = generator.integers(1, 25, 20_000)
     losses = np.exp(np.log(10) + spread * (0.05 * (depth - 12) + generator.normal(size=depth.size)) / 3)
@@ -165,13 +165,13 @@ def test_spearman_is_that_of_the_raw_losses(spread: float) -> None:
     losses = torch.from_numpy(losses).float()
     trace = DepthTrace("token", torch.from_numpy(depth).float().view(100, 200), real, 24)
     statistics.update(trace, {"all": real}, losses.view(100, 200))
-    found = statistics.summary()["spearman"]["all"]
-    assert found["value"] == pytest.approx(spearmanr(depth, losses.numpy()).statistic, abs=1e-3)
-    assert found["low"] < found["value"] < found["high"]
-    assert found["n"] == depth.size
+    correlation = statistics.summary()["spearman"]["all"]
+    assert correlation["value"] == pytest.approx(spearmanr(depth, losses.numpy()).statistic, abs=1e-3)
+    assert correlation["low"] < correlation["value"] < correlation["high"]
+    assert correlation["n"] == depth.size
 
 
-def test_extreme_losses_do_not_break_the_table() -> None:
+def test_extreme_losses_are_ranked() -> None:
     depth, losses = torch.tensor([[1.0, 2, 3, 4]]), torch.tensor([[0.0, 1e-30, 5.0, 1e9]])
     real = torch.ones(1, 4, dtype=torch.bool)
     statistics = HaltingStatistics(4, ["all"], "cpu")
@@ -180,18 +180,18 @@ def test_extreme_losses_do_not_break_the_table() -> None:
     assert statistics.summary()["spearman"]["all"]["value"] == pytest.approx(spearmanr([1, 2, 3, 4], [0, 0, 1, 2])[0])
 
 
-def test_work(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+def test_compute_is_summed_over_batches(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
     cost = summary["cost"]
     for name in ("executed", "dense", "adaptive", "full"):
         assert cost[f"{name}_macs"] == pytest.approx(sum(float(getattr(update["work"], name)) for update in updates))
     assert cost["executed_over_dense"] == pytest.approx(cost["executed_macs"] / cost["dense_macs"])
     assert 0.5 < cost["executed_over_dense"] < 1
-    assert cost["layer_ratio"] == pytest.approx(MAX_UPDATES / raw(updates, "all", "updates").mean())
+    assert cost["layer_ratio"] == pytest.approx(MAX_UPDATES / select_values(updates, "all", "updates").mean())
     assert cost["adaptive_over_full"] == pytest.approx(1 / cost["layer_ratio"])
 
 
 @pytest.mark.parametrize("cut", [1, 2])
-def test_adding_two_accumulators_is_one_over_both(
+def test_two_added_accumulators_equal_one_over_both(
     updates: list[dict[str, Any]], summary: dict[str, Any], cut: int
 ) -> None:
     first, second = accumulate(updates[:cut]), accumulate(updates[cut:])
@@ -201,7 +201,7 @@ def test_adding_two_accumulators_is_one_over_both(
 
 
 def drop_intervals(summary: dict[str, Any]) -> dict[str, Any]:
-    """Drop intervals and errors: which sequences are a group depends on the process that reads them."""
+    """Remove intervals and errors: which sequences are a group depends on the process that reads them."""
     return {
         key: drop_intervals(value) if isinstance(value, dict) else value
         for key, value in summary.items()
@@ -209,19 +209,19 @@ def drop_intervals(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def assert_close(found: Any, expected: Any) -> None:
-    """Equal structure and whole numbers, floats to rounding."""
-    assert type(found) is type(expected)
-    if isinstance(found, dict):
-        assert found.keys() == expected.keys()
-        for key in found:
-            assert_close(found[key], expected[key])
-    elif isinstance(found, list):
-        assert len(found) == len(expected)
-        for item, other in zip(found, expected, strict=True):
+def assert_close(actual: Any, expected: Any) -> None:
+    """Check equal structure and whole numbers, and floats to rounding."""
+    assert type(actual) is type(expected)
+    if isinstance(actual, dict):
+        assert actual.keys() == expected.keys()
+        for key in actual:
+            assert_close(actual[key], expected[key])
+    elif isinstance(actual, list):
+        assert len(actual) == len(expected)
+        for item, other in zip(actual, expected, strict=True):
             assert_close(item, other)
     else:
-        assert found == (pytest.approx(expected, rel=1e-12) if isinstance(expected, float) else expected)
+        assert actual == (pytest.approx(expected, rel=1e-12) if isinstance(expected, float) else expected)
 
 
 def test_bfloat16_states_probabilities_and_losses(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
@@ -233,14 +233,14 @@ def test_bfloat16_states_probabilities_and_losses(updates: list[dict[str, Any]],
         }
         for update in updates
     ]
-    found = accumulate(halves).summary()
-    for row, expected in zip(found["cosine"]["all"], summary["cosine"]["all"], strict=True):
+    halves_summary = accumulate(halves).summary()
+    for row, expected in zip(halves_summary["cosine"]["all"], summary["cosine"]["all"], strict=True):
         assert row["all"] == pytest.approx(expected["all"], abs=2e-3)
-    assert found["classes"]["all"]["loss"] == pytest.approx(summary["classes"]["all"]["loss"], rel=1e-2)
-    assert found["classes"]["all"]["histogram"] == summary["classes"]["all"]["histogram"]
+    assert halves_summary["classes"]["all"]["loss"] == pytest.approx(summary["classes"]["all"]["loss"], rel=1e-2)
+    assert halves_summary["classes"]["all"]["histogram"] == summary["classes"]["all"]["histogram"]
 
 
-def test_padding_never_counts_whatever_it_holds(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+def test_padding_never_counts(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
     spoilt = []
     for update in updates:
         trace, padding = update["trace"], ~update["trace"].valid
@@ -257,7 +257,7 @@ def test_padding_never_counts_whatever_it_holds(updates: list[dict[str, Any]], s
     assert_close(accumulate(spoilt).summary(), summary)
 
 
-def test_sequences() -> None:
+def test_statistics_of_sequences() -> None:
     depth, valid = torch.tensor([3.0, 1.0, 4.0, 2.0]), torch.tensor([True, True, True, False])
     halting = Halting(torch.full((4, 4), 0.3), torch.tensor([0.5, 0.25, 0.0, 9.0]))
     trace = DepthTrace("sequence", depth, valid, 4, halting=halting)
@@ -265,43 +265,43 @@ def test_sequences() -> None:
     states = [torch.randn(4, 8) for _ in range(5)]
     classes = {"all": valid, "label/1": torch.tensor([True, False, False, True])}
     statistics.update(trace, classes, torch.tensor([0.1, 0.2, 0.9, 5.0]), states)
-    found = statistics.summary()
-    assert (found["unit"], found["n"]) == ("sequence", 3)
-    assert found["classes"]["all"]["mean"] == pytest.approx(8 / 3)
-    assert found["classes"]["label/1"] | {"mean": 3.0, "n": 1, "loss_n": 1} == found["classes"]["label/1"]
-    assert [row["survival"] for row in found["steps"]] == pytest.approx([1, 2 / 3, 2 / 3, 1 / 3])
-    assert found["spearman"]["all"]["value"] == pytest.approx(spearmanr([3, 1, 4], [0.1, 0.2, 0.9])[0])
+    figures = statistics.summary()
+    assert (figures["unit"], figures["n"]) == ("sequence", 3)
+    assert figures["classes"]["all"]["mean"] == pytest.approx(8 / 3)
+    assert figures["classes"]["label/1"] | {"mean": 3.0, "n": 1, "loss_n": 1} == figures["classes"]["label/1"]
+    assert [row["survival"] for row in figures["steps"]] == pytest.approx([1, 2 / 3, 2 / 3, 1 / 3])
+    assert figures["spearman"]["all"]["value"] == pytest.approx(spearmanr([3, 1, 4], [0.1, 0.2, 0.9])[0])
 
 
-def test_what_was_not_given_is_absent_with_a_reason() -> None:
+def test_absent_inputs_are_missing_with_a_reason() -> None:
     real = torch.ones(1, 5, dtype=torch.bool)
     statistics = HaltingStatistics(3, ["all", "mask", "cls"], "cpu")
     statistics.update(DepthTrace("token", real.float(), real, 3), {"all": real, "mask": ~real, "cls": real})
-    found = statistics.summary()
-    assert found["classes"]["mask"] == {"n": 0}
-    assert not {"remainder", "ponder_cost", "loss"} & found["classes"]["all"].keys()
-    assert found["spearman"] == found["cosine"] == {}
-    assert set(found["cost"]) == {"layer_ratio"}
+    figures = statistics.summary()
+    assert figures["classes"]["mask"] == {"n": 0}
+    assert not {"remainder", "ponder_cost", "loss"} & figures["classes"]["all"].keys()
+    assert figures["spearman"] == figures["cosine"] == {}
+    assert set(figures["cost"]) == {"layer_ratio"}
     assert {
         "halting/mask", "halting/all/remainder", "halting/all/loss", "halting/cosine", "halting/probability",
         "halting/spearman_depth_loss/all", "cost/executed_macs",
-    } <= found["missing"].keys()  # fmt: skip
-    assert "halting/cls/remainder" not in found["missing"]  # said once, of all units
+    } <= figures["missing"].keys()  # fmt: skip
+    assert "halting/cls/remainder" not in figures["missing"]  # reported once, for all units
 
 
-def test_nothing_at_all() -> None:
-    found = HaltingStatistics(3, TOKEN_CLASSES, "cpu").summary()
-    assert found["n"] == 0
-    assert found["classes"]["all"] == {"n": 0}
-    json.dumps(found, allow_nan=False)
+def test_statistics_without_updates_are_empty() -> None:
+    figures = HaltingStatistics(3, TOKEN_CLASSES, "cpu").summary()
+    assert figures["n"] == 0
+    assert figures["classes"]["all"] == {"n": 0}
+    json.dumps(figures, allow_nan=False)
 
 
-def test_infinite_loss_is_missing_not_a_number(updates: list[dict[str, Any]]) -> None:
+def test_an_infinite_loss_is_missing(updates: list[dict[str, Any]]) -> None:
     losses = updates[0]["token_losses"].clone()
     losses[0, losses[0].isnan().logical_not().nonzero()[0]] = float("inf")
-    found = accumulate([updates[0] | {"token_losses": losses}]).summary()
-    assert found["missing"]["halting/all/loss"] == "not finite"
-    json.dumps(found, allow_nan=False)
+    figures = accumulate([updates[0] | {"token_losses": losses}]).summary()
+    assert figures["missing"]["halting/all/loss"] == "not finite"
+    json.dumps(figures, allow_nan=False)
 
 
 def test_summary_is_json_and_flat_names_are_scalars_or_histograms(summary: dict[str, Any]) -> None:
@@ -317,34 +317,36 @@ def test_summary_is_json_and_flat_names_are_scalars_or_histograms(summary: dict[
         assert isinstance(value, list) if name.endswith("/histogram") else isinstance(value, int | float)
 
 
-def test_sizes_do_not_grow(updates: list[dict[str, Any]]) -> None:
+def test_accumulators_do_not_grow(updates: list[dict[str, Any]]) -> None:
     few, many = accumulate(updates[:1]), accumulate(updates)
     assert [tensor.shape for tensor in few.tensors()] == [tensor.shape for tensor in many.tensors()]
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_in_bfloat16_without_waiting_for_it(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    def moved(value: Any) -> Any:
+def test_bfloat16_on_a_gpu_is_accumulated_without_host_reads(
+    updates: list[dict[str, Any]], summary: dict[str, Any]
+) -> None:
+    def move_to_gpu(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.cuda()
         if isinstance(value, DepthTrace | Execution | Halting):
-            return replace(value, **{name: moved(field) for name, field in vars(value).items()})
+            return replace(value, **{name: move_to_gpu(field) for name, field in vars(value).items()})
         if isinstance(value, dict):
-            return {name: moved(item) for name, item in value.items()}
+            return {name: move_to_gpu(item) for name, item in value.items()}
         if isinstance(value, list):
-            return [moved(item).bfloat16() for item in value]
-        return type(value)(*map(moved, value)) if isinstance(value, tuple) else value
+            return [move_to_gpu(item).bfloat16() for item in value]
+        return type(value)(*map(move_to_gpu, value)) if isinstance(value, tuple) else value
 
     statistics = HaltingStatistics(MAX_UPDATES, TOKEN_CLASSES, "cuda")
-    on_gpu = [moved(update) for update in updates]
+    on_gpu = [move_to_gpu(update) for update in updates]
     torch.cuda.set_sync_debug_mode("error")
     try:
         for update in on_gpu:
             statistics.update(**update)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    found = statistics.summary()
-    for row, expected in zip(found["cosine"]["all"], summary["cosine"]["all"], strict=True):
+    gpu_summary = statistics.summary()
+    for row, expected in zip(gpu_summary["cosine"]["all"], summary["cosine"]["all"], strict=True):
         assert row["all"] == pytest.approx(expected["all"], abs=2e-3)
     for name in ("classes", "steps", "spearman", "cost"):
-        assert_close(found[name], summary[name])
+        assert_close(gpu_summary[name], summary[name])

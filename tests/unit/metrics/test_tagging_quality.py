@@ -1,3 +1,5 @@
+"""Metrics of tagging, compared with a plain matcher of entities."""
+
 from __future__ import annotations
 
 import warnings
@@ -14,24 +16,24 @@ METRICS = ["entity_f1", "entity_precision", "entity_recall", "token_accuracy"]
 Span = tuple[int, int, int, str]
 
 
-def spans(sentences: list[list[str]]) -> set[Span]:
-    """The entities of CoNLL's scorer: an I- that continues nothing of its type begins an entity as well."""
-    found: set[Span] = set()
+def find_spans(sentences: list[list[str]]) -> set[Span]:
+    """Return the entities of CoNLL's scorer: an I- that continues nothing of its type begins an entity as well."""
+    entities: set[Span] = set()
     for number, tags in enumerate(sentences):
         start, kind = 0, ""
-        for place, tag in enumerate([*tags, "O"]):
-            prefix, _, own = tag.partition("-")
-            if kind and (prefix != "I" or own != kind):
-                found.add((number, start, place, kind))
+        for position, tag in enumerate([*tags, "O"]):
+            prefix, _, tag_kind = tag.partition("-")
+            if kind and (prefix != "I" or tag_kind != kind):
+                entities.add((number, start, position, kind))
                 kind = ""
-            if own and not kind:
-                start, kind = place, own
-    return found
+            if tag_kind and not kind:
+                start, kind = position, tag_kind
+    return entities
 
 
-def f1(predicted: set[Span], there: set[Span]) -> tuple[float, float, float]:
-    hits = len(predicted & there)
-    precision, recall = (hits / len(part) if part else 0.0 for part in (predicted, there))
+def compute_f1(predicted: set[Span], expected: set[Span]) -> tuple[float, float, float]:
+    hits = len(predicted & expected)
+    precision, recall = (hits / len(part) if part else 0.0 for part in (predicted, expected))
     return 2 * precision * recall / (precision + recall) if hits else 0.0, precision, recall
 
 
@@ -45,18 +47,20 @@ def test_entities_against_a_plain_matcher(sentences: list[list[tuple[str, str]]]
     labels = [[pair[1] for pair in sentence] for sentence in sentences]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = score_tagging(METRICS, predictions, labels)
-    predicted, there = spans(predictions), spans(labels)
+        scores = score_tagging(METRICS, predictions, labels)
+    predicted, expected_spans = find_spans(predictions), find_spans(labels)
     words = [pair for sentence in sentences for pair in sentence]
-    expected = dict(zip(METRICS, (*f1(predicted, there), sum(a == b for a, b in words) / len(words)), strict=True))
+    expected = dict(
+        zip(METRICS, (*compute_f1(predicted, expected_spans), sum(a == b for a, b in words) / len(words)), strict=True)
+    )
     expected["score"] = sum(expected.values()) / 4
-    for kind in {span[3] for span in predicted | there}:
-        of_kind = [{span for span in part if span[3] == kind} for part in (predicted, there)]
-        expected[f"entity_f1/{kind}"] = f1(*of_kind)[0]
-    assert found == pytest.approx(expected, abs=1e-12)
+    for kind in {span[3] for span in predicted | expected_spans}:
+        of_kind = [{span for span in part if span[3] == kind} for part in (predicted, expected_spans)]
+        expected[f"entity_f1/{kind}"] = compute_f1(*of_kind)[0]
+    assert scores == pytest.approx(expected, abs=1e-12)
 
 
-def test_only_what_is_asked_for() -> None:
+def test_only_requested_metrics_are_computed() -> None:
     tags = [["B-PER", "O"], ["O"]]
     assert score_tagging(["token_accuracy"], tags, [["B-PER", "O"], ["B-LOC"]]) == {
         "token_accuracy": pytest.approx(2 / 3), "score": pytest.approx(2 / 3),
@@ -71,7 +75,7 @@ def test_only_what_is_asked_for() -> None:
     (["evaluate:seqeval"], "dataset.metrics=evaluate:seqeval: not a metric of a tagging; known: "),
     ([], "dataset.metrics=[]: "),
 ])  # fmt: skip
-def test_a_wrong_name_is_one_line(metrics: list[str], text: str) -> None:
+def test_a_wrong_name_is_a_one_line_error(metrics: list[str], text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_metrics(metrics, "tagging")
     assert text in str(raised.value)

@@ -1,4 +1,4 @@
-"""Labelled tokens as the examples of records, studies and prices."""
+"""Labelled tokens as examples of step records, studies and costs."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ def tagger():
     return model
 
 
-def tagged_batch():
+def make_tagged_batch():
     batch = padded_batch(LENGTHS)
     labelled = batch["attention_mask"].bool() & (torch.arange(12) % 2 == 1)
     batch["labels"] = torch.where(labelled, batch["input_ids"] % 3, -100)
@@ -35,7 +35,7 @@ def tagged_batch():
     return {**batch, "difficulty": difficulty, "index": torch.tensor([4, 0, 9, 2])}
 
 
-def recorded(model, batch, **options):
+def record_steps(model, batch, **options):
     recorder = StepRecorder()
     inputs = {name: value for name, value in batch.items() if name not in ("index", "difficulty")}
     with torch.no_grad():
@@ -44,16 +44,16 @@ def recorded(model, batch, **options):
 
 
 def test_every_labelled_token_is_an_example(tagger):
-    batch = tagged_batch()
-    records = recorded(tagger, batch, run_all_steps=True)
-    places = sorted(
+    batch = make_tagged_batch()
+    records = record_steps(tagger, batch, run_all_steps=True)
+    positions = sorted(
         (int(batch["index"][row]), position, row) for row, position in (batch["labels"] >= 0).nonzero().tolist()
     )
-    assert records.index.tolist() == [index * POSITIONS + position for index, position, _ in places]
-    assert get_sequence_numbers(records.index).tolist() == [index for index, _, _ in places]
-    assert records.lengths.tolist() == [LENGTHS[row] for _, _, row in places]
-    assert records.labels.tolist() == [int(batch["labels"][row, position]) for _, position, row in places]
-    assert records.difficulty.tolist() == [int(batch["difficulty"][row, position]) for _, position, row in places]
+    assert records.index.tolist() == [index * POSITIONS + position for index, position, _ in positions]
+    assert get_sequence_numbers(records.index).tolist() == [index for index, _, _ in positions]
+    assert records.lengths.tolist() == [LENGTHS[row] for _, _, row in positions]
+    assert records.labels.tolist() == [int(batch["labels"][row, position]) for _, position, row in positions]
+    assert records.difficulty.tolist() == [int(batch["difficulty"][row, position]) for _, position, row in positions]
     assert records.ran_every_step
     assert records.depth.equal(records.exit_steps.float())
     at_exit = records.step_logits[torch.arange(len(records)), records.exit_steps - 1]
@@ -61,7 +61,7 @@ def test_every_labelled_token_is_an_example(tagger):
 
 
 def test_an_example_of_two_processes_counts_once(tagger):
-    recorder, batch = StepRecorder(), tagged_batch()
+    recorder, batch = StepRecorder(), make_tagged_batch()
     inputs = {name: value for name, value in batch.items() if name not in ("index", "difficulty")}
     with torch.no_grad():
         outputs = tagger(**inputs, run_all_steps=True)
@@ -70,11 +70,11 @@ def test_an_example_of_two_processes_counts_once(tagger):
 
 
 def test_study_with_control_and_oracle(tagger):
-    """As for sequences: permuted exits have the same steps, and nothing beats the oracle."""
-    records = recorded(tagger, tagged_batch(), run_all_steps=True)
+    """Check as for sequences that permuted exits have the same steps and nothing beats the oracle."""
+    records = record_steps(tagger, make_tagged_batch(), run_all_steps=True)
     rules = [parse_rule(text) for text in ("confidence:0.5", "quantile:0.5", "fixed:2", "fixed:6")]
-    found = study(records, rules, macs=ExitCost(tagger, by_token=True).macs, **MEASURED)
-    rows = {row["rule"]: row for row in found["rows"]}
+    content = study(records, rules, macs=ExitCost(tagger, by_token=True).macs, **MEASURED)
+    rows = {row["rule"]: row for row in content["rows"]}
     assert "permuted" in rows["confidence:0.5"] or "permuted" in rows["quantile:0.5"]
     assert "permuted" not in rows["fixed:2"]
     assert rows["fixed:2"]["mean_updates"] == 2
@@ -85,28 +85,28 @@ def test_study_with_control_and_oracle(tagger):
     )
     assert rows[ORACLE]["quality"] == best
     assert all(row["quality"]["score"] <= best["score"] for row in rows.values())
-    assert found["draws"] == DRAWS
-    ran = recorded(tagger, tagged_batch(), exit_rule="fixed:2")
-    online = add_online(found, {"fixed:2": online_figures(ran, **MEASURED)})
+    assert content["draws"] == DRAWS
+    ran = record_steps(tagger, make_tagged_batch(), exit_rule="fixed:2")
+    online = add_online(content, {"fixed:2": online_figures(ran, **MEASURED)})
     (row,) = [row for row in online["rows"] if row["rule"] == "fixed:2"]
     assert row["online"]["quality"] == row["quality"], "nobody exits before the others, so both are one"
     assert row["online"]["mean_updates"] == 2
 
 
 def test_summary_of_tokens(tagger):
-    records = recorded(tagger, tagged_batch(), run_all_steps=True)
-    found = summarise_steps(records, labels=("a", "b", "c"), truncation="leftover", **MEASURED)
-    assert found["n"] == len(records)
-    assert sum(found["exit"]["histogram"]) == len(records)
-    assert 1 <= found["halting"]["expected_steps"]["mean"] <= STEPS
-    known = int((records.difficulty >= 0).sum())
-    assert sum(row["n"] for name, row in found["classes"].items() if name.startswith("difficulty")) == known
-    assert found["spearman"]["updates_difficulty"]["n"] == known
-    assert {"confidence", "halting"} <= found["calibration"].keys()
+    records = record_steps(tagger, make_tagged_batch(), run_all_steps=True)
+    summary = summarise_steps(records, labels=("a", "b", "c"), truncation="leftover", **MEASURED)
+    assert summary["n"] == len(records)
+    assert sum(summary["exit"]["histogram"]) == len(records)
+    assert 1 <= summary["halting"]["expected_steps"]["mean"] <= STEPS
+    with_difficulty = int((records.difficulty >= 0).sum())
+    assert sum(row["n"] for name, row in summary["classes"].items() if name.startswith("difficulty")) == with_difficulty
+    assert summary["spearman"]["updates_difficulty"]["n"] == with_difficulty
+    assert {"confidence", "halting"} <= summary["calibration"].keys()
 
 
-def test_price_of_tokens_is_a_loop_over_them(tagger):
-    records = recorded(tagger, tagged_batch(), run_all_steps=True)
+def test_compute_of_tokens_equals_a_loop_over_them(tagger):
+    records = record_steps(tagger, make_tagged_batch(), run_all_steps=True)
     hidden, inner, entry = 32, 64, 16 * 32
     steps = torch.arange(len(records)) % STEPS + 1
     sequences, total = get_sequence_numbers(records.index), 0.0
@@ -118,7 +118,7 @@ def test_price_of_tokens_is_a_loop_over_them(tagger):
     assert ExitCost(tagger, by_token=True).macs(records, steps, {"logits"}) == total
 
 
-def test_price_of_sequences_whose_tokens_halt_together():
+def test_compute_of_sequences_whose_tokens_halt_together():
     torch.manual_seed(0)
     model = AlbertActForSequenceClassification(small_config(num_labels=3)).eval()
     lengths, steps = torch.tensor(LENGTHS), torch.tensor([1, 6, 3, 2])

@@ -1,4 +1,4 @@
-"""The ranking of words against one that keeps every word of a set, over batches, processes and tokenizers."""
+"""Ranking of words, compared with one that stores every word of a set, over batches, processes and tokenizers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Batch = tuple[Words, torch.Tensor]
 
 
 def make_batches(seed: int, sizes: tuple[int, ...] = (9, 1, 14, 20)) -> list[Batch]:
-    """Pieces from 5 on; every seventh id goes on with the word before it, and those below 5 are no words."""
+    """Return batches of pieces: those below 5 are no words, and every seventh id continues the word before it."""
     generator = np.random.default_rng(seed)
-    found = []
+    batches = []
     for size in sizes:
         pieces = generator.integers(3, VOCABULARY, (size, 40))
         counted = pieces >= 5
@@ -37,51 +37,59 @@ def make_batches(seed: int, sizes: tuple[int, ...] = (9, 1, 14, 20)) -> list[Bat
         tags = np.where(starts & counted, pieces % 2, -100)
         depths = generator.integers(1, 7, pieces.shape) + pieces % 3
         words = Words(*map(torch.from_numpy, (pieces, starts, counted, selected, tags)))
-        found.append((words, torch.from_numpy(depths).float()))
-    return found
+        batches.append((words, torch.from_numpy(depths).float()))
+    return batches
 
 
-def every_word(batches: list[Batch]) -> list[dict[str, Any]]:
-    """All words one after the other."""
-    found: list[dict[str, Any]] = []
+def list_words(batches: list[Batch]) -> list[dict[str, Any]]:
+    """Return all words one after the other."""
+    entries: list[dict[str, Any]] = []
     row = 0
     for words, depths in batches:
         assert words.selected is not None
         assert words.tags is not None
-        for place in range(len(depths)):
+        for row_number in range(len(depths)):
             row += 1
-            for at in range(depths.shape[1]):
-                if words.starts[place, at]:
-                    found.append({"row": row, "ids": [], "depths": [], "selected": False, "tag": words.tags[place, at]})
-                word = found[-1]
-                word["ids"].append(int(words.pieces[place, at]))
-                word["depths"].append(float(depths[place, at]))
-                word["selected"] |= bool(words.selected[place, at])
-    return [word for word in found if word["ids"][0] >= 5]
+            for position in range(depths.shape[1]):
+                if words.starts[row_number, position]:
+                    entries.append(
+                        {
+                            "row": row,
+                            "ids": [],
+                            "depths": [],
+                            "selected": False,
+                            "tag": words.tags[row_number, position],
+                        }
+                    )
+                word = entries[-1]
+                word["ids"].append(int(words.pieces[row_number, position]))
+                word["depths"].append(float(depths[row_number, position]))
+                word["selected"] |= bool(words.selected[row_number, position])
+    return [word for word in entries if word["ids"][0] >= 5]
 
 
-def ranked(words: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the words that come often enough, shallowest first."""
+def rank_words(words: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of the words that occur often enough, shallowest first."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for word in words:
         groups[f"w{word['ids'][0]}" + "…" * (len(word["ids"]) > 1)].append(word)
     rows = []
     for name, members in groups.items():
         measured = [word for word in members if not word["selected"]]
-        rows.append({"word": name, **described(measured), "selected": len(members) - len(measured)})
+        rows.append({"word": name, **describe_words(measured), "selected": len(members) - len(measured)})
     often = [row for row in rows if row["n"] >= FEWEST_OCCURRENCES and row["sequences"] >= FEWEST_CLUSTERS]
     return sorted(often, key=lambda row: (row["mean"], "…" in row["word"], int(row["word"].strip("w…"))))
 
 
-def described(members: list[dict[str, Any]]) -> dict[str, Any]:
+def describe_words(members: list[dict[str, Any]]) -> dict[str, Any]:
     means = np.array([np.mean(word["depths"]) for word in members])
     sums = sum_clusters(means, np.array([word["row"] for word in members]))
     low, high = (mean := sums.estimate_mean()).interval
     return {"n": len(members), "sequences": int(sums.clusters), "mean": mean.mean, "low": low, "high": high}
 
 
-def summary(parts: list[list[Batch]]) -> dict[str, Any]:
-    """Of batches that several processes have."""
+def summarise(parts: list[list[Batch]]) -> dict[str, Any]:
+    """Return the summary of batches that several processes have."""
     depths = [WordDepths(VOCABULARY, "cpu", len(TAGS)) for _ in parts]
     for one, batches in zip(depths, parts, strict=True):
         for words, updates in batches:
@@ -92,45 +100,45 @@ def summary(parts: list[list[Batch]]) -> dict[str, Any]:
     return depths[0].summary(lambda piece: f"w{piece}", TAGS)
 
 
-def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    """Rows agree, their numbers up to rounding."""
-    for mine, right in zip(found, expected, strict=True):
+def assert_equal_rows(actual: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """Check that rows agree, their numbers up to rounding."""
+    for mine, right in zip(actual, expected, strict=True):
         assert mine.keys() == right.keys()
         assert list(mine.values()) == [
             pytest.approx(value) if isinstance(value, float) else value for value in right.values()
         ]
 
 
-def test_the_ranking_is_that_of_all_words() -> None:
+def test_the_ranking_equals_that_of_all_words() -> None:
     batches = make_batches(0)
-    words, found = every_word(batches), summary([batches])
-    expected = ranked(words)
-    assert found["ranked"] == len(expected) > 2 * RANKED_WORDS
-    assert found["n"] == sum(not word["selected"] for word in words)
-    assert found["selected"] == sum(word["selected"] for word in words) > 0
-    same(found["shallowest"], expected[:RANKED_WORDS])
-    same(found["deepest"], expected[: -RANKED_WORDS - 1 : -1])
+    words, ranking = list_words(batches), summarise([batches])
+    expected = rank_words(words)
+    assert ranking["ranked"] == len(expected) > 2 * RANKED_WORDS
+    assert ranking["n"] == sum(not word["selected"] for word in words)
+    assert ranking["selected"] == sum(word["selected"] for word in words) > 0
+    assert_equal_rows(ranking["shallowest"], expected[:RANKED_WORDS])
+    assert_equal_rows(ranking["deepest"], expected[: -RANKED_WORDS - 1 : -1])
 
 
-def test_tags_have_all_their_words_that_the_model_sees() -> None:
+def test_tags_have_all_their_words() -> None:
     batches = make_batches(1)
-    words = every_word(batches)
+    words = list_words(batches)
     expected = [
-        {"tag": name, **described([word for word in words if word["tag"] == number])}
+        {"tag": name, **describe_words([word for word in words if word["tag"] == number])}
         for number, name in enumerate(TAGS[:2])
     ]
-    same(summary([batches])["tags"], sorted(expected, key=lambda row: -row["mean"]))
+    assert_equal_rows(summarise([batches])["tags"], sorted(expected, key=lambda row: -row["mean"]))
 
 
 def test_processes_and_batches_do_not_matter() -> None:
     batches = make_batches(2)
-    apart, together = summary([batches[:1], batches[1:]]), summary([batches])
+    apart, together = summarise([batches[:1], batches[1:]]), summarise([batches])
     for key in ("deepest", "shallowest", "tags"):
-        same(apart.pop(key), together.pop(key))
+        assert_equal_rows(apart.pop(key), together.pop(key))
     assert apart == together
 
 
-def test_what_is_kept_does_not_grow_with_the_set() -> None:
+def test_stored_tables_do_not_grow_with_the_set() -> None:
     few, many = (WordDepths(VOCABULARY, "cpu", len(TAGS)) for _ in range(2))
     for words, depths in make_batches(3) * 5:
         many.add(words, depths)
@@ -138,9 +146,9 @@ def test_what_is_kept_does_not_grow_with_the_set() -> None:
 
 
 def test_a_small_set_ranks_nothing() -> None:
-    found = summary([make_batches(4, sizes=(3,))])
-    assert (found["ranked"], found["deepest"], found["shallowest"]) == (0, [], [])
-    assert all(row["low"] is None for row in found["tags"])
+    ranking = summarise([make_batches(4, sizes=(3,))])
+    assert (ranking["ranked"], ranking["deepest"], ranking["shallowest"]) == (0, [], [])
+    assert all(row["low"] is None for row in ranking["tags"])
 
 
 # ---- the words of a batch
@@ -156,8 +164,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-class Reading(Scorer):
-    """Of a text whose words are known to the tokenizer, or to the data."""
+class WordScorer(Scorer):
+    """Scorer of a text whose words are known to the tokenizer, or to the data."""
 
     def __init__(self, starts: list[int] | None = None) -> None:
         self.word_tokenizer = make_tokenizer()
@@ -166,14 +174,14 @@ class Reading(Scorer):
     def find_word_starts(self, batch: Any) -> torch.Tensor | None:
         if self.starts is None:
             return None
-        found = torch.zeros(batch["input_ids"].shape, dtype=torch.bool)
-        found[:, self.starts] = True
-        return found
+        is_start = torch.zeros(batch["input_ids"].shape, dtype=torch.bool)
+        is_start[:, self.starts] = True
+        return is_start
 
 
-def kept(batch: dict[str, torch.Tensor], starts: list[int] | None = None) -> dict[str, tuple[int, float]]:
-    """n and sum of the depths of every word of a batch whose depths count from 1."""
-    scorer = Reading(starts)
+def count_words(batch: dict[str, torch.Tensor], starts: list[int] | None = None) -> dict[str, tuple[int, float]]:
+    """Return n and sum of the depths of every word of a batch whose depths count from 1."""
+    scorer = WordScorer(starts)
     depths = VocabularyDepths(scorer, scorer.word_tokenizer, torch.device("cpu"))
     depths.add(batch, torch.arange(1, 1 + batch["input_ids"].numel()).view(batch["input_ids"].shape).float())
     n, total = depths.tensors()[0][:2].tolist()
@@ -181,43 +189,43 @@ def kept(batch: dict[str, torch.Tensor], starts: list[int] | None = None) -> dic
     return {name: (int(n[key]), total[key]) for key, name in enumerate(names) if n[key]}
 
 
-def fed(*pieces: str, length: int = 9) -> dict[str, torch.Tensor]:
+def make_batch(*pieces: str, length: int = 9) -> dict[str, torch.Tensor]:
     ids = [PIECES.index(piece) for piece in pieces]
     real = [1] * len(ids) + [0] * (length - len(ids))
     return {"input_ids": torch.tensor([ids + [0] * (length - len(ids))]), "attention_mask": torch.tensor([real])}
 
 
-def test_words_are_cut_as_the_vocabulary_marks_them() -> None:
-    batch = fed("[CLS]", "▁the", "▁read", "er", "s", ".", "[SEP]", "s")
-    assert kept(batch) == {"▁the": (1, 2.0), "▁read…": (1, 4.0), ".": (1, 6.0), "s": (1, 8.0)}
+def test_words_begin_where_the_vocabulary_marks_them() -> None:
+    batch = make_batch("[CLS]", "▁the", "▁read", "er", "s", ".", "[SEP]", "s")
+    assert count_words(batch) == {"▁the": (1, 2.0), "▁read…": (1, 4.0), ".": (1, 6.0), "s": (1, 8.0)}
 
 
-def test_words_are_cut_as_the_data_know_them() -> None:
-    batch = fed("[CLS]", "▁the", "▁read", "er", ".", "s", "[SEP]")
-    assert kept(batch, starts=[1, 3]) == {"▁the…": (1, 2.5), "er…": (1, 5.0)}
+def test_words_begin_where_the_data_mark_them() -> None:
+    batch = make_batch("[CLS]", "▁the", "▁read", "er", ".", "s", "[SEP]")
+    assert count_words(batch, starts=[1, 3]) == {"▁the…": (1, 2.5), "er…": (1, 5.0)}
 
 
 def test_a_word_with_a_piece_to_predict_is_not_measured() -> None:
-    batch = fed("[CLS]", "[MASK]", "▁read", "[MASK]", "▁the", "▁go", "[SEP]")
+    batch = make_batch("[CLS]", "[MASK]", "▁read", "[MASK]", "▁the", "▁go", "[SEP]")
     labels = torch.full((1, 9), -100)
     labels[0, [1, 3, 4]] = torch.tensor([PIECES.index(piece) for piece in ("▁go", "er", "▁the")])
     kinds = torch.tensor([[0, 1, 0, 1, 3, 0, 0, 0, 0]])
-    assert kept(batch | {"labels": labels, "mask_kind": kinds}) == {"▁go": (1, 6.0)}
+    assert count_words(batch | {"labels": labels, "mask_kind": kinds}) == {"▁go": (1, 6.0)}
 
 
-def test_words_are_ranked_only_where_tokens_have_a_depth_and_are_words() -> None:
+def test_words_are_ranked_only_for_token_depths_of_text() -> None:
     device = torch.device("cpu")
-    assert vocabulary_depths(Reading(), "token", device) is not None
-    assert vocabulary_depths(Reading(), "sequence", device) is None
+    assert vocabulary_depths(WordScorer(), "token", device) is not None
+    assert vocabulary_depths(WordScorer(), "sequence", device) is None
     assert vocabulary_depths(Scorer(), "token", device) is None
 
 
-# ---- what is shown
+# ---- reports and console
 
 
-def test_the_report_and_the_console_tell_both_ends(tmp_path: Any) -> None:
+def test_the_report_and_the_console_have_both_ends(tmp_path: Any) -> None:
     halting, sentences = synthetic.evaluate(6, 1.0, seed=0)
-    words = summary([make_batches(5)])
+    words = summarise([make_batches(5)])
     halting["words"] = words
     write_halting_files(tmp_path, halting, sentences, 7, "held_out")
     section = ranked_words(read_run(tmp_path))
@@ -235,14 +243,14 @@ def test_a_set_without_ranked_words_has_no_section(tmp_path: Any) -> None:
     write_halting_files(tmp_path, halting, sentences, 7)
     assert ranked_words(read_run(tmp_path)) is None
     write_halting_files(
-        tmp_path, halting | {"words": summary([make_batches(4, sizes=(3,))]) | {"tags": []}}, sentences, 7
+        tmp_path, halting | {"words": summarise([make_batches(4, sizes=(3,))]) | {"tags": []}}, sentences, 7
     )
     assert ranked_words(read_run(tmp_path)) is None
 
 
 def test_words_of_equal_depths_are_not_ranked(tmp_path: Any) -> None:
     halting, sentences = synthetic.evaluate(6, 1.0, seed=0)
-    halting["words"] = summary([make_batches(5)])
+    halting["words"] = summarise([make_batches(5)])
     halting["classes"]["all"]["std"] = 0.0
     write_halting_files(tmp_path, halting, sentences, 7)
     assert ranked_words(read_run(tmp_path)) is None

@@ -1,4 +1,4 @@
-"""What the models that come with the package predict, compared with what a plain loop finds."""
+"""Predictions of the demo models, compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def draw_pointers(nodes: int, generator: np.random.Generator) -> tuple[list[str]
     return symbols, answers
 
 
-def test_pointers_are_followed() -> None:
-    drawn = [draw_pointers(16, np.random.default_rng(seed)) for seed in range(16)]
+def test_the_pointer_demo_follows_pointers() -> None:
+    chains = [draw_pointers(16, np.random.default_rng(seed)) for seed in range(16)]
     predict = Pipeline.from_pretrained("demo:hops")
-    predictions = predict([" ".join(symbols) for symbols, _ in drawn])
+    predictions = predict([" ".join(symbols) for symbols, _ in chains])
     pairs = [
         (token.label, answer)
-        for prediction, (_, answers) in zip(predictions, drawn, strict=True)
+        for prediction, (_, answers) in zip(predictions, chains, strict=True)
         for token, answer in zip(prediction.tokens, answers, strict=True)
     ]
     assert np.mean([label == answer for label, answer in pairs]) > 0.97
 
 
-def test_a_maze_is_no_text() -> None:
+def test_a_maze_model_predicts_no_text() -> None:
     with pytest.raises(DataError, match="more than the 12 tokens that the model reads; mode=serve"):
         Pipeline.from_pretrained("demo:maze")(" ".join("S" + "." * 143))
 
 
-def test_masked_words_are_thought_about_longest() -> None:
+def test_masked_words_get_the_most_updates() -> None:
     text = (
         "The expression list is evaluated once; it should yield an iterable object. An iterator is created for the "
         "result of the expression list. The suite is then executed once for each [MASK] provided by the iterator, in "

@@ -1,4 +1,4 @@
-"""Which columns of a file are predicted where nobody says it."""
+"""Columns of a file that are predicted by default."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from adadepth.prediction.tabular import resolve_input_columns
     ("a.txt", "a\n", None, [], ["sentence"]),
     ("a.csv", "text,x\n", None, [], ["sentence"]), ("a.csv", "text\na\n", [], ["text"], []),
 ])  # fmt: skip
-def test_columns_of_an_input(
+def test_input_columns_are_found_by_name(
     tmp_path: Path, name: str, text: str, configured: list[str] | None, trained: list[str], columns: list[str]
 ) -> None:
     (tmp_path / name).write_text(text)
     assert resolve_input_columns(tmp_path / name, configured, trained) == columns
 
 
-def test_columns_that_are_not_plain_are_listed(tmp_path: Path) -> None:
+def test_ambiguous_columns_are_listed(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\nc,d\n")
     with pytest.raises(DataError, match=r"^input=\S+a.csv: has the columns a, b; name the columns of the texts"):
         resolve_input_columns(tmp_path / "a.csv", None, [])

@@ -1,4 +1,4 @@
-"""A text in segments, each behind what the model remembers: the figures of an evaluation, at any length."""
+"""Predictions of a text in segments with memory, compared with the figures of an evaluation."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from adadepth.errors import ConfigError
 from adadepth.evaluation.language_model import LanguageScorer
 from tests.marks_support import quick_one_in
 from tests.models_support import small_config
-from tests.unit.data.tokenizers_support import streaming, tokenizer
+from tests.unit.data.tokenizers_support import build_streaming_tokenizer, tokenizer
 from tests.unit.models.par_xl_support import small_network
 
 BERT = tokenizer("bert")
 REMEMBERED = 8
 
 
-WORDS = streaming()
+WORDS = build_streaming_tokenizer()
 
 
-def network(memory_length: int = REMEMBERED) -> Any:
+def build_network(memory_length: int = REMEMBERED) -> Any:
     return small_network("sfsf", vocab_size=len(WORDS), memory_length=memory_length)
 
 
-def text_of(words: int) -> str:
-    drawn = random.Random(0)
-    return " ".join(drawn.choice(["a", "cat", "stop", "the", "naive", "lot", "of"]) for _ in range(words))
+def make_text(words: int) -> str:
+    generator = random.Random(0)
+    return " ".join(generator.choice(["a", "cat", "stop", "the", "naive", "lot", "of"]) for _ in range(words))
 
 
-def evaluated(model: Any, ids: list[int], segment: int) -> tuple[float, list[float]]:
-    """The loss of a text as the evaluation of a stream finds it, and that of every token."""
+def evaluate_text(model: Any, ids: list[int], segment: int) -> tuple[float, list[float]]:
+    """Return the loss of a text as the evaluation of a stream computes it, and that of every token."""
     store: Any = SimpleNamespace(tokens=np.array(ids))
     stream = TokenStream(store, 0, len(ids), 1, segment, WORDS.eos_token_id, WORDS.pad_token_id)
     streams = StreamBatches({"text": stream}, RowShare(1), {"tokens": len(ids), "words": 1, "characters": 1})
@@ -56,46 +56,50 @@ def evaluated(model: Any, ids: list[int], segment: int) -> tuple[float, list[flo
     ("words", "segment", "memory"),
     quick_one_in(3, [(90, None, REMEMBERED), (64, 16, REMEMBERED), (50, 7, 3), (30, 1000, 3), (30, 9, 0)]),
 )
-def test_every_word_is_as_likely_as_in_an_evaluation(words: int, segment: int | None, memory: int) -> None:
-    model, text = network(memory), text_of(words)
+def test_token_losses_equal_those_of_an_evaluation(words: int, segment: int | None, memory: int) -> None:
+    model, text = build_network(memory), make_text(words)
     ids = WORDS(text)["input_ids"]
-    loss, losses = evaluated(model, ids, segment or memory)
-    (found,) = Pipeline(model, WORDS, segment_length=segment)([text])
-    assert found.tokens is not None
-    own = [-math.log(token.own_score) for token in found.tokens]  # type: ignore[arg-type]
-    assert own == pytest.approx(losses, abs=1e-4)
-    assert math.fsum(own) / len(own) == pytest.approx(loss, abs=1e-5)
+    loss, losses = evaluate_text(model, ids, segment or memory)
+    (prediction,) = Pipeline(model, WORDS, segment_length=segment)([text])
+    assert prediction.tokens is not None
+    token_losses = [-math.log(token.own_score) for token in prediction.tokens]  # type: ignore[arg-type]
+    assert token_losses == pytest.approx(losses, abs=1e-4)
+    assert math.fsum(token_losses) / len(token_losses) == pytest.approx(loss, abs=1e-5)
 
 
 @pytest.mark.slow
 def test_a_long_text_is_read_in_segments() -> None:
-    model, text = network(), text_of(3000)
+    model, text = build_network(), make_text(3000)
     widths: list[int] = []
-    model.register_forward_pre_hook(lambda _, args, given: widths.append(given["input_ids"].shape[1]), with_kwargs=True)
-    (found,), work = Pipeline(model, WORDS, segment_length=512).examine([text])
+    model.register_forward_pre_hook(
+        lambda _, args, arguments: widths.append(arguments["input_ids"].shape[1]), with_kwargs=True
+    )
+    (prediction,), work = Pipeline(model, WORDS, segment_length=512).examine([text])
     length = len(WORDS(text)["input_ids"])
-    assert found.tokens is not None
-    assert len(found.tokens) == length >= 3000
+    assert prediction.tokens is not None
+    assert len(prediction.tokens) == length >= 3000
     assert max(widths) == 512
     assert sum(widths) == length + 1  # what texts begin with, too
     assert work == pytest.approx(1.0)  # the alternating architecture is what is counted as full
 
 
 def test_a_model_without_memory_reads_a_text_at_once() -> None:
-    model = network(memory_length=0)
+    model = build_network(memory_length=0)
     widths: list[int] = []
-    model.register_forward_pre_hook(lambda _, args, given: widths.append(given["input_ids"].shape[1]), with_kwargs=True)
-    Pipeline(model, WORDS)([text_of(40)])
-    assert widths == [len(WORDS(text_of(40))["input_ids"]) + 1]
+    model.register_forward_pre_hook(
+        lambda _, args, arguments: widths.append(arguments["input_ids"].shape[1]), with_kwargs=True
+    )
+    Pipeline(model, WORDS)([make_text(40)])
+    assert widths == [len(WORDS(make_text(40))["input_ids"]) + 1]
 
 
 @pytest.mark.parametrize("length", [0, -1, 1.5, True, "x"])
-def test_lengths_that_are_none(length: Any) -> None:
+def test_invalid_segment_lengths_are_refused(length: Any) -> None:
     with pytest.raises(ConfigError, match=r"^segment_length="):
-        Pipeline(network(), WORDS, segment_length=length)
+        Pipeline(build_network(), WORDS, segment_length=length)
 
 
-def test_a_model_that_remembers_nothing_has_no_segments() -> None:
+def test_a_segment_length_without_memory_is_refused() -> None:
     classifier = AlbertActForSequenceClassification(small_config())
     with pytest.raises(ConfigError, match=r"^segment_length=4: AlbertAct.* has no memory between segments$"):
         Pipeline(classifier, BERT, segment_length=4)

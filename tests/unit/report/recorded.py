@@ -26,16 +26,16 @@ def record(
 ) -> Path:  # fmt: skip
     """Write a run directory; `groups` are laid over those of CONFIG, `run` over run.json."""
     folder.mkdir(parents=True)
-    laid = {name: {**CONFIG[name], **groups.get(name, {})} for name in ("model", "dataset", "trainer", "budget")}
-    (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **laid, "seed": seed, "rival_of": rival_of}))
+    merged = {name: {**CONFIG[name], **groups.get(name, {})} for name in ("model", "dataset", "trainer", "budget")}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **merged, "seed": seed, "rival_of": rival_of}))
     final = {"eval/score": score, "eval/loss": 1.0 - score, "cost/adaptive_over_full": work, "halting/all/mean": depth}
-    told = {
+    run_record = {
         "status": "finished", "config_name": CONFIG["name"], "mode": "train", "seed": seed, "error": None,
         "started": "2026-11-22T14:00:00+00:00", "wall_time_s": 61.0, "parameters": 1234,
         "final_metrics": {**final, **(more or {})},
         "verdict": {"adapts": {"answer": "yes", "sentences": ["It does."], "figures": {}}},
     }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps({**told, **(run or {})}))
+    (folder / "run.json").write_text(json.dumps({**run_record, **(run or {})}))
     curve = losses or {10: 0.9, 20: 0.5}
     (folder / "metrics.jsonl").write_text(
         "".join(
@@ -43,11 +43,19 @@ def record(
             for step, loss in curve.items()
         )
     )
-    found = {
+    class_figures = {
         name: {"n": 4, "mean": mean, "std": 0.7, "entropy": 1.0, "p10": 1, "p90": 3, "histogram": [0, 1, 2, 1]}
         for name, mean in {"all": depth, **(classes or {})}.items()
     }
     cost = {"adaptive_over_full": work, "executed_over_full": 1.5}
-    halting = {"step": 20, "unit": unit, "n": 4, "max_depth": 3, "classes": found, "set": "inside", "cost": cost}
+    halting = {
+        "step": 20,
+        "unit": unit,
+        "n": 4,
+        "max_depth": 3,
+        "classes": class_figures,
+        "set": "inside",
+        "cost": cost,
+    }
     (folder / "halting.json").write_text(json.dumps(halting))
     return folder

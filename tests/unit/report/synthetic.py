@@ -1,4 +1,4 @@
-"""A run directory with statistics of made-up but plausible traces, for tests of report and figures."""
+"""Run directory with statistics of made-up but plausible traces, for tests of report and figures."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def make_batch(
     original[:, 0], original[:, length // 3] = CLS, SEP
     original[np.arange(size), lengths - 1] = SEP
     original[~real] = PAD
-    drawn, ordinary = generator.random((size, length)), real & (original > 4)
-    kind = np.where(ordinary & (drawn < 0.15), np.where(drawn < 0.12, 1, np.where(drawn < 0.135, 2, 3)), 0)
+    draws, ordinary = generator.random((size, length)), real & (original > 4)
+    kind = np.where(ordinary & (draws < 0.15), np.where(draws < 0.12, 1, np.where(draws < 0.135, 2, 3)), 0)
     fed = np.where(kind == 1, MASK, np.where(kind == 2, generator.integers(5, vocabulary, (size, length)), original))
     arrays = {
         "input_ids": fed,
@@ -54,7 +54,7 @@ def make_batch(
 def make_trace(
     generator: np.random.Generator, batch: dict[str, torch.Tensor], max_updates: int, progress: float = 1.0
 ) -> DepthTrace:
-    """Masked tokens go deeper than others, more so as training progresses."""
+    """Return a trace in which masked tokens go deeper than others, more so as training progresses."""
     fed, real = batch["input_ids"].numpy(), batch["attention_mask"].numpy() > 0
     scale = max_updates / 12
     centre = np.where(fed == MASK, 2 + 7 * progress, np.where(fed == CLS, 2 + 8 * progress, 2 + 3 * progress)) * scale
@@ -82,7 +82,7 @@ def make_losses(generator: np.random.Generator, batch: dict[str, torch.Tensor], 
 
 
 def make_states(generator: np.random.Generator, trace: DepthTrace, width: int = 16) -> list[torch.Tensor]:
-    """Random walks with shrinking steps; a token that has halted stays where it is."""
+    """Return random walks with shrinking steps; a token that has halted stays where it is."""
     state = torch.from_numpy(generator.normal(size=(*trace.updates.shape, width))).float()
     states = [state]
     for step in range(trace.execution.steps):
@@ -93,7 +93,7 @@ def make_states(generator: np.random.Generator, trace: DepthTrace, width: int = 
 
 
 def make_work(trace: DepthTrace) -> Work:
-    """An execution that saves half of what could be saved."""
+    """Return an execution that saves half of what could be saved."""
     dense = float(trace.execution.steps * trace.updates.numel())
     needed, full = trace.updates.double().sum(), trace.valid.sum().double() * trace.max_updates
     work = Work(executed=(dense + needed) / 2, dense=torch.tensor(dense).double(), adaptive=needed, full=full)
@@ -103,7 +103,7 @@ def make_work(trace: DepthTrace) -> Work:
 def evaluate(
     max_updates: int, progress: float, seed: int, batches: int = 6
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Summary and sentences of an evaluation at `progress` (0 to 1) of a made-up training."""
+    """Return summary and sentences of an evaluation at `progress` (0 to 1) of a made-up training."""
     generator = np.random.default_rng(seed)
     statistics = HaltingStatistics(max_updates, TOKEN_CLASSES, "cpu")
     sampler = SentenceSampler(decode)
@@ -119,7 +119,7 @@ def evaluate(
 
 
 def make_run(directory: Path, max_updates: int = 12, evaluations: int = 12) -> Path:
-    """Every file of a finished run."""
+    """Write every file of a finished run."""
     generator = np.random.default_rng(0)
     lines = []
     for index in range(evaluations):

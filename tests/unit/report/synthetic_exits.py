@@ -29,7 +29,7 @@ BOTH = frozenset({"logits", "halting"})
 def make_records(
     size: int = 300, steps: int = 6, classes: int = 2, seed: int = 0, rule: str = "quantile:0.5"
 ) -> StepRecords:
-    """Harder examples are right later and halt later, with noise; `classes` 1 is a regression."""
+    """Return records whose harder examples are right and halt later, with noise; `classes` 1 is a regression."""
     generator = torch.Generator().manual_seed(seed)
 
     def noise(*shape: int) -> Tensor:
@@ -61,8 +61,8 @@ def make_records(
     )
 
 
-def macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
-    """Every step costs the same per token, and embedding and heads cost something too."""
+def count_macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
+    """Return compute in which every step costs the same per token, and embedding and heads cost something too."""
     return float((7e6 * records.lengths * steps + 1e6 * records.lengths).sum())
 
 
@@ -82,22 +82,22 @@ def make_study(records: StepRecords, timed: bool = True) -> dict[str, Any]:
     regression = records.logits.shape[1] == 1
     rules = [parse_rule(text) for text in list_standard_rules(BOTH, records.logits.shape[1], records.max_updates)]
     problem, metrics = ("regression", ["pearson", "spearman"]) if regression else ("classification", ["accuracy"])
-    found = study(records, rules, problem=problem, metrics=metrics, macs=macs)  # type: ignore[arg-type]
+    content = study(records, rules, problem=problem, metrics=metrics, macs=count_macs)  # type: ignore[arg-type]
     if not timed:
-        return found
+        return content
     timings = {
         row["rule"]: {
             batch: [1e-4 * (row["mean_updates"] + 0.3) / batch**0.5 * load for load in (1.0, 1.4, 0.9)]
             for batch in (1, 8, 32)
         }
-        for row in found["rows"]
+        for row in content["rows"]
         if row["kind"] == "rule"
     }
-    return add_timings(found, timings, {"device": "CPU", "precision": "float32", "length": 64, "repetitions": 5})
+    return add_timings(content, timings, {"device": "CPU", "precision": "float32", "length": 64, "repetitions": 5})
 
 
 def add_exit_files(directory: Path) -> Path:
-    """exits.json, exit_rules.json and pareto.csv of a classification with a second, harder set."""
+    """Write exits.json, exit_rules.json and pareto.csv of a classification with a second, harder set."""
     first, second = make_records(), make_records(seed=1)
     write_exits(directory, {"validation": make_summary(first), "mismatched": make_summary(second)}, step=120)
     write_exit_study(directory, {"validation": make_study(first)})
@@ -105,7 +105,7 @@ def add_exit_files(directory: Path) -> Path:
 
 
 def add_halting_files(directory: Path) -> Path:
-    """halting.json and metrics.jsonl of a model that halts whole sequences."""
+    """Write halting.json and metrics.jsonl of a model that halts whole sequences."""
     records = make_records()
     classes = SequenceClasses(LABELS, (20, 40), (2, 4))
     statistics = HaltingStatistics(records.max_updates, classes.names, "cpu")

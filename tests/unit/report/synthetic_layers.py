@@ -1,4 +1,4 @@
-"""The files of a made-up run that learned one distribution over the layers of its base."""
+"""Files of a made-up run that learned one distribution over the layers of its base."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from adadepth.report.depth_by_class import write_halting_files
 FACTS = {"added_parameters": 345_098, "base_parameters": 10_566_912, "from_cache": False}
 
 
-def learned_weights(blocks: int, progress: float = 1.0) -> torch.Tensor:
-    """Uniform at first, then around two thirds of the depth; what is small is cut off."""
+def make_learned_weights(blocks: int, progress: float = 1.0) -> torch.Tensor:
+    """Return weights that are uniform at first, then around two thirds of the depth; small ones are cut off."""
     states = torch.arange(blocks + 1)
     weights = torch.softmax(-progress * (states - 0.66 * blocks) ** 2 / (0.15 * blocks), dim=0)
-    kept = torch.where(weights > 0.005, weights, 0)
-    return kept / kept.sum()
+    large_weights = torch.where(weights > 0.005, weights, 0)
+    return large_weights / large_weights.sum()
 
 
 def evaluate(weights: torch.Tensor, batches: int = 3, **facts: Any) -> dict[str, Any]:
-    """Summary of an evaluation with these weights of the states 0..N."""
+    """Return the summary of an evaluation with these weights of the states 0..N."""
     blocks, deepest = len(weights) - 1, int(weights.nonzero().max())
     statistics = HaltingStatistics(blocks, ("all",), "cpu")
     for size in range(4, 4 + batches):
@@ -45,11 +45,11 @@ def evaluate(weights: torch.Tensor, batches: int = 3, **facts: Any) -> dict[str,
 
 
 def make_layer_run(directory: Path, blocks: int = 6, evaluations: int = 8, **facts: Any) -> Path:
-    """Every file of a finished run."""
+    """Write every file of a finished run."""
     lines = []
     for index in range(evaluations):
         progress = index / max(evaluations - 1, 1)
-        summary = evaluate(learned_weights(blocks, progress), **facts)
+        summary = evaluate(make_learned_weights(blocks, progress), **facts)
         losses = {"train/loss": 0.7 - 0.4 * progress, "eval/loss": 0.7 - 0.3 * progress}
         lines.append({"step": 50 * index, "time": 9.0 * index, **losses, **flatten(summary)})
     write_halting_files(directory, summary, [], lines[-1]["step"])

@@ -1,4 +1,4 @@
-"""A page in a browser: navigation, probabilities of a token, downloads, light and dark, narrow and wide."""
+"""Page in a browser: navigation, probabilities of a token, downloads, light and dark, narrow and wide."""
 
 from __future__ import annotations
 
@@ -35,49 +35,53 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
-def opened(browser: Any, run: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The page, in a window of the wanted settings; it asks for no other file and says nothing on the console."""
+def browser_page(browser: Any, run: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Yield the page in a window with the requested settings, and check its requests and messages."""
     context = browser.new_context(accept_downloads=True, **getattr(request, "param", {}))
     page = context.new_page()
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda wanted: asked.append(wanted.url))
+    messages: list[str] = []
+    urls: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda requested: urls.append(requested.url))
     page.goto((run / "report.html").as_uri())
     yield page
-    assert said == []
-    assert [url for url in asked if not url.startswith(("data:", "file:"))] == []
+    assert messages == []
+    assert [url for url in urls if not url.startswith(("data:", "file:"))] == []
     context.close()
 
 
-def size(width: int, **more: Any) -> dict[str, Any]:
+def make_window_settings(width: int, **more: Any) -> dict[str, Any]:
     return {"viewport": {"width": width, "height": 900}, **more}
 
 
-@pytest.mark.parametrize("opened", [size(390), size(1440)], indirect=True, ids=["narrow", "wide"])
-def test_navigation_leads_to_every_section_and_nothing_overflows(opened: Any) -> None:
-    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    links = opened.locator("nav a")
+@pytest.mark.parametrize(
+    "browser_page", [make_window_settings(390), make_window_settings(1440)], indirect=True, ids=["narrow", "wide"]
+)
+def test_navigation_leads_to_every_section_and_nothing_overflows(browser_page: Any) -> None:
+    assert browser_page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    links = browser_page.locator("nav a")
     assert links.count() > 8
     for number in range(links.count()):
         links.nth(number).click()
         anchor = links.nth(number).get_attribute("href")
-        assert opened.evaluate("location.hash") == anchor
-        assert opened.locator(f"[id='{anchor[1:]}']").is_visible()
-    assert opened.locator("nav").is_visible(), "it stays at hand"
-    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert browser_page.evaluate("location.hash") == anchor
+        assert browser_page.locator(f"[id='{anchor[1:]}']").is_visible()
+    assert browser_page.locator("nav").is_visible(), "it stays at hand"
+    assert browser_page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("opened", [size(390), size(1440)], indirect=True, ids=["narrow", "wide"])
-def test_cards_have_one_height_and_hold_their_texts(opened: Any, request: pytest.FixtureRequest) -> None:
-    cards = opened.locator(".tiles .tile")
+@pytest.mark.parametrize(
+    "browser_page", [make_window_settings(390), make_window_settings(1440)], indirect=True, ids=["narrow", "wide"]
+)
+def test_cards_have_one_height_and_hold_their_texts(browser_page: Any, request: pytest.FixtureRequest) -> None:
+    cards = browser_page.locator(".tiles .tile")
     boxes = [card.bounding_box() for card in cards.all()]
     assert len(boxes) > 3
     assert max(box["height"] for box in boxes) - min(box["height"] for box in boxes) < 1
@@ -86,45 +90,50 @@ def test_cards_have_one_height_and_hold_their_texts(opened: Any, request: pytest
     assert cards.evaluate_all("cards => cards.every(card => card.scrollWidth <= card.clientWidth)")
 
 
-@pytest.mark.parametrize("opened", [size(390, has_touch=True), size(1440)], indirect=True, ids=["narrow", "wide"])
-def test_a_token_shows_its_probabilities(opened: Any, request: pytest.FixtureRequest) -> None:
-    token = opened.locator("span[data-notes]").nth(4)
+@pytest.mark.parametrize(
+    "browser_page",
+    [make_window_settings(390, has_touch=True), make_window_settings(1440)],
+    indirect=True,
+    ids=["narrow", "wide"],
+)
+def test_a_token_shows_its_probabilities(browser_page: Any, request: pytest.FixtureRequest) -> None:
+    token = browser_page.locator("span[data-notes]").nth(4)
     token.scroll_into_view_if_needed()
     notes = json.loads(token.get_attribute("data-notes"))
     expected = [note[1] if isinstance(note, list) else f"{note:.3f}" for note in notes]
-    bars = opened.locator(".bars")
+    bars = browser_page.locator(".bars")
     assert not bars.is_visible()
     token.tap() if "narrow" in request.node.name else token.hover()
     assert bars.is_visible()
     assert bars.locator("div span:last-child").all_inner_texts() == expected
-    place = bars.bounding_box()
-    assert place["x"] >= 0
-    assert place["x"] + place["width"] <= opened.viewport_size["width"]
-    opened.keyboard.press("Escape")
+    box = bars.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= browser_page.viewport_size["width"]
+    browser_page.keyboard.press("Escape")
     assert not bars.is_visible()
 
 
-@pytest.mark.parametrize("opened", [size(1440)], indirect=True)
-def test_a_token_shows_them_to_the_keyboard(opened: Any) -> None:
-    opened.locator("span[data-notes]").nth(2).focus()
-    assert opened.locator(".bars").is_visible()
-    opened.keyboard.press("Tab")
-    name = opened.evaluate("document.activeElement.firstChild.textContent")
-    assert opened.locator(".bars b").inner_text() == name.strip()
+@pytest.mark.parametrize("browser_page", [make_window_settings(1440)], indirect=True)
+def test_a_focused_token_shows_its_probabilities(browser_page: Any) -> None:
+    browser_page.locator("span[data-notes]").nth(2).focus()
+    assert browser_page.locator(".bars").is_visible()
+    browser_page.keyboard.press("Tab")
+    name = browser_page.evaluate("document.activeElement.firstChild.textContent")
+    assert browser_page.locator(".bars b").inner_text() == name.strip()
 
 
-@pytest.mark.parametrize("opened", [size(1440, java_script_enabled=False)], indirect=True)
-def test_without_a_script_the_title_says_them(opened: Any) -> None:
-    assert "1: 0." in opened.locator("span[data-notes]").nth(4).get_attribute("title")
+@pytest.mark.parametrize("browser_page", [make_window_settings(1440, java_script_enabled=False)], indirect=True)
+def test_titles_have_the_probabilities_without_a_script(browser_page: Any) -> None:
+    assert "1: 0." in browser_page.locator("span[data-notes]").nth(4).get_attribute("title")
 
 
-@pytest.mark.parametrize("opened", [size(1440)], indirect=True)
-def test_everything_can_be_downloaded(opened: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("browser_page", [make_window_settings(1440)], indirect=True)
+def test_everything_can_be_downloaded(browser_page: Any, tmp_path: Path) -> None:
     begins = {".svg": b"<svg ", ".csv": b"", ".tex": rb"\begin{table}"}
     taken = set()
-    for number in range(opened.locator("details.files").count()):
-        tab = opened.context.new_page()  # a browser lets a tab have ten downloads in a row
-        tab.goto(opened.url)
+    for number in range(browser_page.locator("details.files").count()):
+        tab = browser_page.context.new_page()  # a browser lets a tab have ten downloads in a row
+        tab.goto(browser_page.url)
         box = tab.locator("details.files").nth(number)
         box.locator("summary").click()
         for link in box.locator("a[href^='data:']").all():
@@ -140,8 +149,8 @@ def test_everything_can_be_downloaded(opened: Any, tmp_path: Path) -> None:
     assert taken == set(begins)
 
 
-def test_what_lies_beside_the_page_is_there(opened: Any, run: Path) -> None:
-    beside = [link.get_attribute("href") for link in opened.locator("a[download][href^='figures/']").all()]
+def test_linked_files_exist_beside_the_page(browser_page: Any, run: Path) -> None:
+    beside = [link.get_attribute("href") for link in browser_page.locator("a[download][href^='figures/']").all()]
     assert {Path(href).suffix for href in beside} == {".pdf", ".png"}
     assert all((run / href).is_file() for href in beside)
 
@@ -149,18 +158,18 @@ def test_what_lies_beside_the_page_is_there(opened: Any, run: Path) -> None:
 LUMINANCE = "getComputedStyle(document.body).backgroundColor"
 
 
-@pytest.mark.parametrize("opened", [size(1440, color_scheme="dark")], indirect=True)
-def test_dark_as_the_system_says_and_as_the_reader_chooses(opened: Any) -> None:
-    dark = opened.evaluate(LUMINANCE)
+@pytest.mark.parametrize("browser_page", [make_window_settings(1440, color_scheme="dark")], indirect=True)
+def test_dark_mode_follows_the_system_and_the_choice_of_the_reader(browser_page: Any) -> None:
+    dark = browser_page.evaluate(LUMINANCE)
     assert dark == "rgb(13, 17, 23)"
-    opened.locator("label[for=theme-light]").click()
-    assert opened.evaluate(LUMINANCE) == "rgb(255, 255, 255)"
-    opened.locator("label[for=theme-dark]").click()
-    assert opened.evaluate(LUMINANCE) == dark
+    browser_page.locator("label[for=theme-light]").click()
+    assert browser_page.evaluate(LUMINANCE) == "rgb(255, 255, 255)"
+    browser_page.locator("label[for=theme-dark]").click()
+    assert browser_page.evaluate(LUMINANCE) == dark
 
 
-def test_numbers_on_light_cells_stay_black_in_the_dark(browser: Any, tmp_path: Path) -> None:
-    """Cells keep the colours of their depths, so the ink chosen for a cell must not follow the page's."""
+def test_numbers_on_light_cells_stay_black_in_dark_mode(browser: Any, tmp_path: Path) -> None:
+    """Keep the ink of cells, which keep the colours of their depths: it must not follow the page's."""
     chain = {
         "index": 0, "kind": "chains", "cells": [["red", ">0", ">1"]], "difficulty": [[0, 1, 2]],
         "updates": [[1, 2, 6]], "label": [["red"] * 3], "predicted": [["red"] * 3],

@@ -1,4 +1,4 @@
-"""What a run costs is said in one way on its page and in comparisons: never how an evaluation happened to run."""
+"""Compute of a run: the same figures on its page and in comparisons, independent of how an evaluation was executed."""
 
 from __future__ import annotations
 
@@ -28,67 +28,67 @@ from tests.unit.report.synthetic_exits import add_exit_files
 from tests.unit.report.synthetic_layers import make_layer_run
 
 
-def lay_over(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    change(found)
-    path.write_text(json.dumps(found))
+def update_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content))
 
 
-def tokens(folder: Path) -> Path:
-    """With a measured speed-up."""
+def make_token_run(folder: Path) -> Path:
+    """Write a run with a measured speed-up."""
     make_run(folder, max_updates=6, evaluations=2)
     speeds = {"cost/speedup_over_dense": 1.73, "cost/training_speedup_over_dense": 1.2}
-    lay_over(folder / "run.json", lambda run: run["final_metrics"].update(speeds))
+    update_json(folder / "run.json", lambda run: run["final_metrics"].update(speeds))
     return folder
 
 
-def every_step(folder: Path) -> Path:
-    """Whose evaluation ran all steps, as that of models that predict after every one does."""
+def make_every_step_run(folder: Path) -> Path:
+    """Write a run whose evaluation ran all steps, as that of models that predict after every one does."""
     make_run(folder, max_updates=6, evaluations=2)
-    lay_over(folder / "halting.json", lambda found: found["cost"].update(executed_over_full=1.026))
+    update_json(folder / "halting.json", lambda content: content["cost"].update(executed_over_full=1.026))
     return add_exit_files(folder)
 
 
-def searched(folder: Path) -> Path:
+def make_searched_run(folder: Path) -> Path:
     make_search_run(folder, evaluations=2)
     make_comparison(folder)
     return folder
 
 
 FAMILIES: dict[str, Callable[[Path], Path]] = {
-    "tokens": tokens, "every step": every_step, "searched": searched,
+    "tokens": make_token_run, "every step": make_every_step_run, "searched": make_searched_run,
     "layers": lambda folder: make_layer_run(folder, evaluations=2),
     "layers from a cache": lambda folder: make_layer_run(folder, evaluations=2, from_cache=True),
 }  # fmt: skip
 
 
-WHY = {  # an evaluation ran something else than the depths need
+REASONS = {  # evaluations that ran something else than the depths need
     "every step": "The evaluation ran every step for all sequences",
     "layers from a cache": "read the states of the base from a cache",
 }
 
 
 @pytest.mark.parametrize("kind", quick_one_in(5, FAMILIES))
-def test_no_two_sections_contradict_each_other(kind: str, tmp_path: Path) -> None:
+def test_sections_agree_on_compute(kind: str, tmp_path: Path) -> None:
     check_costs(FAMILIES[kind](tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert WHY.get(kind, "") in page["compute"]
+    assert REASONS.get(kind, "") in page["compute"]
 
 
-def test_a_measured_speed_up_stands_in_the_section_about_work_too(tmp_path: Path) -> None:
-    check_costs(tokens(tmp_path))
+def test_the_section_on_compute_has_a_measured_speed_up(tmp_path: Path) -> None:
+    check_costs(make_token_run(tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
     for section in ("verdict", "compute"):
         assert "evaluation 1.73 times as fast, training 1.20 times as fast" in page[section]
 
 
-def test_a_measured_speed_up_names_the_machine_and_what_the_work_allows(tmp_path: Path) -> None:
+def test_a_measured_speed_up_names_the_machine_and_the_largest_possible_one(tmp_path: Path) -> None:
     executions = {
         "machine": "AMD EPYC, torch 2.13.0, 2 threads", "width": 64,
         "evaluation": {"speedup": 1.73, "speedup_range": [0.9, 1.8], "allowed": 2.25, "sequences": 512},
         "training": {"speedup": 1.2, "allowed": 1.5, "sequences": 64},
     }  # fmt: skip
-    lay_over(tokens(tmp_path) / "run.json", lambda run: run.update(executions=executions))
+    update_json(make_token_run(tmp_path) / "run.json", lambda run: run.update(executions=executions))
     check_costs(tmp_path)
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
     for section in ("verdict", "compute"):
@@ -99,11 +99,11 @@ def test_a_measured_speed_up_names_the_machine_and_what_the_work_allows(tmp_path
         ) in page[section]
 
 
-def test_a_comparison_tells_what_the_depths_need(tmp_path: Path) -> None:
-    """An evaluation that ran 150 % of full depth, of a model whose depths need 17 %, also where a verdict is old."""
+def test_a_comparison_has_the_compute_that_depths_need(tmp_path: Path) -> None:
+    """Include a model whose depths need 17 % and whose evaluation ran 150 % of full depth, also in an old verdict."""
     run = record(tmp_path / "run", work=0.17)
     stale = {"cost": {"answer": None, "sentences": ["The work executed is 150 % of full depth."], "figures": {}}}
-    lay_over(run / "run.json", lambda found: found["verdict"].update(stale))
+    update_json(run / "run.json", lambda content: content["verdict"].update(stale))
     other = record(tmp_path / "other", work=0.4, model={"act_penalty": 0.5})
     page = write_comparison(tmp_path / "page", compare([read_run(run), read_run(other)])).read_text(encoding="utf-8")
     sections = sections_of_page(page)
@@ -118,9 +118,9 @@ def test_a_comparison_tells_what_the_depths_need(tmp_path: Path) -> None:
 
 
 def test_older_runs_have_compute_and_time_of_a_token(tmp_path: Path) -> None:
-    """From the statistics and the speed of the evaluation, which all runs recorded."""
-    folder = tokens(tmp_path / "run")
-    lay_over(folder / "run.json", lambda run: run["final_metrics"].update({"eval/tokens_per_second": 4000.0}))
+    """Use the statistics and the speed of the evaluation, which all runs recorded."""
+    folder = make_token_run(tmp_path / "run")
+    update_json(folder / "run.json", lambda run: run["final_metrics"].update({"eval/tokens_per_second": 4000.0}))
     files = read_run(folder)
     halting, costs = files.halting, measure_unit_costs(files)
     assert costs["cost/macs_per_token"] == pytest.approx(halting["cost"]["adaptive_macs"] / halting["n"])
@@ -128,20 +128,20 @@ def test_older_runs_have_compute_and_time_of_a_token(tmp_path: Path) -> None:
 
 
 def test_recorded_compute_of_a_token_is_not_computed_again(tmp_path: Path) -> None:
-    folder = tokens(tmp_path / "run")
-    lay_over(folder / "halting.json", lambda found: found["cost"].update(macs_per_token=7.0))
+    folder = make_token_run(tmp_path / "run")
+    update_json(folder / "halting.json", lambda content: content["cost"].update(macs_per_token=7.0))
     assert measure_unit_costs(read_run(folder))["cost/macs_per_token"] == 7.0
 
 
 @pytest.mark.parametrize(
     ("macs", "written"), [(0.5, "0.5"), (999.0, "999"), (1234.0, "1.23k"), (2.5e6, "2.5M"), (4e12, "4T")]
 )
-def test_macs_are_written_with_three_digits(macs: float, written: str) -> None:
+def test_counts_have_three_digits(macs: float, written: str) -> None:
     assert format_count(macs) == written
 
 
-def test_the_table_of_compute_has_that_of_a_token(tmp_path: Path) -> None:
-    files = read_run(tokens(tmp_path / "run"))
+def test_the_table_of_compute_has_compute_of_a_token(tmp_path: Path) -> None:
+    files = read_run(make_token_run(tmp_path / "run"))
     section = build_compute_section(files)
     assert section is not None
     (table,) = section.tables
@@ -150,7 +150,7 @@ def test_the_table_of_compute_has_that_of_a_token(tmp_path: Path) -> None:
         assert row["cost/macs_per_token"] == pytest.approx(macs / files.halting["n"])
 
 
-def test_comparisons_have_compute_and_time_of_a_token_beside_every_share(tmp_path: Path) -> None:
+def test_comparisons_have_compute_and_time_of_a_token_for_every_share(tmp_path: Path) -> None:
     for seed in (0, 1):
         more = {"cost/macs_per_token": 1000.0 + seed, "eval/tokens_per_second": 500.0}
         record(tmp_path / f"act_{seed}", seed, more=more)
@@ -171,7 +171,7 @@ def test_comparisons_have_compute_and_time_of_a_token_beside_every_share(tmp_pat
 
 
 def test_pareto_lines_join_points_of_one_model(tmp_path: Path) -> None:
-    """On a share of full depth, every model has a Pareto set of its own."""
+    """Draw a Pareto set for every model, since full depth differs between models."""
     points = {"a": (0.2, 0.5, 1e6), "b": (0.4, 0.6, 2e6), "c": (0.3, 0.4, 9e6), "d": (0.5, 0.55, 10e6)}
     for target, (name, (needed, score, count)) in enumerate(points.items()):
         family = "albert_act" if name in "ab" else "ponder_albert"
@@ -194,7 +194,7 @@ def test_budgets_and_seeds_say_that_predictions_at_exits_are_left_out(tmp_path: 
     row = {"target": None, "fit": None, "adaptive_over_full": 0.5, "prediction_macs": prediction_macs, "metrics": {}}
     budgets = {"rows": [row], "unit": "updates", "knob": "k", "set": "s", "fitted_on": 5, "measured_on": 6}
     directory = record(tmp_path / "run")
-    lay_over(directory / "halting.json", lambda halting: halting.update(prediction_macs=prediction_macs))
+    update_json(directory / "halting.json", lambda halting: halting.update(prediction_macs=prediction_macs))
     summary = {"seeds": [0], "n": 1, "metrics": {}, "runs": {"0": "."}}
     files = dataclasses.replace(read_run(directory), others={SEEDS: summary})
     section = seeds(files)

@@ -1,4 +1,4 @@
-"""Units without any update, and iterations left out, in every table and drawing; and nowhere else."""
+"""Units without any update, and skipped iterations, in every table and drawing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEPTH = 4
 
 
 def make_run(directory: Path, *, is_zero_used: bool) -> dict[str, Any]:
-    """A router that lets tokens run iterations 2 and 4, or none; without zeros everybody runs 2 and 4."""
+    """Write a run of a router that lets tokens run iterations 2 and 4, or none; without zeros all run 2 and 4."""
     ids = torch.arange(20).view(2, 10) + 5
     valid = torch.ones_like(ids, dtype=torch.bool)
     ran = torch.zeros(2, 10, DEPTH, dtype=torch.bool)
@@ -41,8 +41,8 @@ def make_run(directory: Path, *, is_zero_used: bool) -> dict[str, Any]:
     return summary
 
 
-def axes_of(directory: Path) -> dict[str, tuple[float, float]]:
-    """The spans of every axis of depths, by panel."""
+def get_depth_spans(directory: Path) -> dict[str, tuple[float, float]]:
+    """Return the spans of every axis of depths, by panel."""
     panels = [
         panel
         for section in build_report(read_run(directory)).sections
@@ -57,7 +57,7 @@ def axes_of(directory: Path) -> dict[str, tuple[float, float]]:
 def test_tables_and_axes_begin_where_the_depths_do(tmp_path: Path, is_zero_used: bool, first: int) -> None:
     summary = make_run(tmp_path, is_zero_used=is_zero_used)
     assert [row["depth"] for row in summary["steps"]] == list(range(first, DEPTH + 1))
-    spans = axes_of(tmp_path)
+    spans = get_depth_spans(tmp_path)
     assert spans.keys() >= {"Depth by class: mean, p10 to p90", "Depth distribution", "Mean depth by class"}
     assert all(first - 1 < low < first and DEPTH < high < DEPTH + 1 for low, high in spans.values()), spans
     columns = {column.key: column for column in build_class_table(summary).columns}
@@ -75,7 +75,7 @@ def test_tables_and_axes_begin_where_the_depths_do(tmp_path: Path, is_zero_used:
     assert len(draw_figures(read_report(tmp_path))) == 6
 
 
-def test_iterations_are_told_as_they_ran(tmp_path: Path) -> None:
+def test_iterations_are_reported_as_executed(tmp_path: Path) -> None:
     summary = make_run(tmp_path, is_zero_used=True)
     assert [row.get("survival") for row in summary["steps"]] == [None, 0, pytest.approx(0.6), 0, pytest.approx(0.6)]
     page = Page(write_report(read_report(tmp_path)))

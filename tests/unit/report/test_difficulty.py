@@ -1,4 +1,4 @@
-"""Depth and accuracy by difficulty against plain loops, and how they are told."""
+"""Depth and accuracy by difficulty, compared with plain loops, and their tables and figures."""
 
 from __future__ import annotations
 
@@ -20,42 +20,44 @@ from adadepth.report.example_grids import draw_depth_cells, draw_distance_cells
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import read_run, write_grids
 from tests.pages_support import read_report
-from tests.unit.report.synthetic_difficulty import DEPTH, DIFFICULTIES, LABELS, batches, summarised
+from tests.unit.report.synthetic_difficulty import DEPTH, DIFFICULTIES, LABELS, make_batches, summarise_batches
 
 
 @pytest.fixture(scope="module")
 def summary() -> dict[str, Any]:
-    return summarised()
+    return summarise_batches()
 
 
-def tokens() -> list[tuple[int, int, int, int]]:
-    """(difficulty, updates, label, prediction) of every real token."""
+def list_tokens() -> list[tuple[int, int, int, int]]:
+    """Return (difficulty, updates, label, prediction) of every real token."""
     return [
-        (int(batch["difficulty"][row, place]), int(batch["trace"].updates[row, place]),
-         int(batch["labels"][row, place]), int(batch["logits"][row, place].argmax()))
-        for batch in batches() for row in range(7) for place in range(9) if batch["trace"].valid[row, place]
+        (int(batch["difficulty"][row, position]), int(batch["trace"].updates[row, position]),
+         int(batch["labels"][row, position]), int(batch["logits"][row, position].argmax()))
+        for batch in make_batches() for row in range(7) for position in range(9) if batch["trace"].valid[row, position]
     ]  # fmt: skip
 
 
-def test_rows_are_those_of_a_loop_over_tokens(summary: dict[str, Any]) -> None:
+def test_rows_equal_a_loop_over_tokens(summary: dict[str, Any]) -> None:
     for row in summary["difficulty"]["rows"]:
-        here = [token for token in tokens() if token[0] == row["difficulty"]]
-        predicted = [token[2] == token[3] for token in here if token[2] >= 0]
-        assert (row["n"], row["accuracy_n"]) == (len(here), len(predicted))
-        assert row["mean"] == pytest.approx(np.mean([token[1] for token in here]))
+        members = [token for token in list_tokens() if token[0] == row["difficulty"]]
+        predicted = [token[2] == token[3] for token in members if token[2] >= 0]
+        assert (row["n"], row["accuracy_n"]) == (len(members), len(predicted))
+        assert row["mean"] == pytest.approx(np.mean([token[1] for token in members]))
         assert row["accuracy"] == pytest.approx(np.mean(predicted))
     assert [row["difficulty"] for row in summary["difficulty"]["rows"]] == list(range(DIFFICULTIES))
 
 
-def test_the_correlation_is_scipys(summary: dict[str, Any]) -> None:
-    known = [token for token in tokens() if token[0] >= 0]
-    found = summary["difficulty"]["spearman"]
-    assert found["value"] == pytest.approx(spearmanr([t[0] for t in known], [t[1] for t in known]).statistic)
-    assert found["n"] == len(known)
-    assert found["low"] < found["value"] < found["high"]
+def test_the_correlation_equals_that_of_scipy(summary: dict[str, Any]) -> None:
+    with_difficulty = [token for token in list_tokens() if token[0] >= 0]
+    correlation = summary["difficulty"]["spearman"]
+    assert correlation["value"] == pytest.approx(
+        spearmanr([t[0] for t in with_difficulty], [t[1] for t in with_difficulty]).statistic
+    )
+    assert correlation["n"] == len(with_difficulty)
+    assert correlation["low"] < correlation["value"] < correlation["high"]
 
 
-def test_classes_of_tokens(summary: dict[str, Any]) -> None:
+def test_classes_of_tokens_equal_a_loop(summary: dict[str, Any]) -> None:
     members = {
         "all": lambda token: True, "correct": lambda token: token[2] >= 0 and token[2] == token[3],
         "wrong": lambda token: token[2] >= 0 and token[2] != token[3], "unlabelled": lambda token: token[2] < 0,
@@ -63,15 +65,15 @@ def test_classes_of_tokens(summary: dict[str, Any]) -> None:
         "difficulty 2-3": lambda token: 2 <= token[0] <= 3, "difficulty > 3": lambda token: token[0] > 3,
     }  # fmt: skip
     for name, is_member in members.items():
-        here, found = [token for token in tokens() if is_member(token)], summary["classes"][name]
-        predicted = [token[2] == token[3] for token in here if token[2] >= 0]
-        assert found["n"] == len(here)
-        assert found["mean"] == pytest.approx(np.mean([token[1] for token in here]))
-        assert found.get("accuracy") == (pytest.approx(np.mean(predicted)) if predicted else None)
-        assert found["loss_n"] == len(predicted)
+        selected, figures = [token for token in list_tokens() if is_member(token)], summary["classes"][name]
+        predicted = [token[2] == token[3] for token in selected if token[2] >= 0]
+        assert figures["n"] == len(selected)
+        assert figures["mean"] == pytest.approx(np.mean([token[1] for token in selected]))
+        assert figures.get("accuracy") == (pytest.approx(np.mean(predicted)) if predicted else None)
+        assert figures["loss_n"] == len(predicted)
 
 
-def test_names_for_trackers(summary: dict[str, Any]) -> None:
+def test_metrics_have_names_for_trackers(summary: dict[str, Any]) -> None:
     flat = flatten(summary)
     assert flat["halting/spearman_depth_difficulty"] == summary["difficulty"]["spearman"]["value"]
     assert flat["halting/difficulty/3/mean"] == summary["difficulty"]["rows"][3]["mean"]
@@ -79,24 +81,24 @@ def test_names_for_trackers(summary: dict[str, Any]) -> None:
     assert flat["halting/wrong/accuracy"] == 0
 
 
-def test_a_constant_depth_says_why_there_is_no_correlation() -> None:
+def test_a_constant_depth_is_the_reason_of_a_missing_correlation() -> None:
     statistics = HaltingStatistics(2, ("all",), "cpu", 3)
     trace = DepthTrace("sequence", torch.ones(4), torch.ones(4, dtype=torch.bool), 2)
     statistics.update(trace, {"all": trace.valid}, difficulty=torch.tensor([0, 1, 2, 2]))
-    found = statistics.summary()
-    assert "spearman" not in found["difficulty"]
-    assert "accuracy" not in found["difficulty"]["rows"][0]
-    assert found["missing"]["halting/spearman_depth_difficulty"] == "depth or difficulty is constant"
+    content = statistics.summary()
+    assert "spearman" not in content["difficulty"]
+    assert "accuracy" not in content["difficulty"]["rows"][0]
+    assert content["missing"]["halting/spearman_depth_difficulty"] == "depth or difficulty is constant"
 
 
-def test_the_difficulties_of_a_set() -> None:
+def test_the_number_of_difficulties_follows_from_the_set() -> None:
     lengths = torch.tensor([3, 3])
     assert build_sequence_classes(LABELS, lengths, torch.tensor([0, 4, 2])).difficulties == 5
     assert build_sequence_classes(LABELS, lengths, torch.tensor([], dtype=torch.int64)).difficulties == 0
 
 
-def grids() -> list[dict[str, Any]]:
-    """Of the first two of three mazes of 2 x 2 cells, offered in another order."""
+def make_grids() -> list[dict[str, Any]]:
+    """Return the first two of three mazes of 2 x 2 cells, offered in another order."""
     sampler = GridSampler(" #.S".__getitem__, ("unreachable", "reachable"), count=2)
     ids = torch.tensor([[1, 2, 3, 2], [2, 2, 1, 3], [3, 1, 2, 2]])
     batch = {
@@ -112,7 +114,7 @@ def grids() -> list[dict[str, Any]]:
 
 
 def test_grids_lie_in_rows_and_columns() -> None:
-    first, second = grids()
+    first, second = make_grids()
     assert (first["index"], second["index"]) == (0, 1)
     assert first == {
         "index": 0, "kind": "cells", "cells": [[".", "."], ["#", "S"]], "difficulty": [[2, 1], [None, None]],
@@ -126,16 +128,16 @@ def test_grids_lie_in_rows_and_columns() -> None:
     assert format_grid_caption(first) == "sequence 0: 1 of 2 labelled cells right, mean depth 3.50 over 4"
 
 
-def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Path) -> None:
+def test_files_console_report_and_figures_have_difficulty(summary: dict[str, Any], tmp_path: Path) -> None:
     write_halting_files(tmp_path, summary, [], step=3, name="inside", further_sets={"beyond": summary})
-    write_grids(tmp_path, {"inside": grids(), "beyond": grids()}, DEPTH, step=3)
+    write_grids(tmp_path, {"inside": make_grids(), "beyond": make_grids()}, DEPTH, step=3)
     files = read_run(tmp_path)
     assert files.halting["further_sets"] == {"beyond": {"difficulty": summary["difficulty"]}}
     assert [name for name, _ in get_difficulty_curves(get_difficulty_sets(files.halting), "accuracy")] == [
         "inside",
         "beyond",
     ]
-    assert files.of("grids.json")["sets"]["beyond"] == grids()
+    assert files.of("grids.json")["sets"]["beyond"] == make_grids()
     table = format_halting(summary, step=3)
     assert "Spearman(depth, difficulty)" in table
     assert "accuracy" in table

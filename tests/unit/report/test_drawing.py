@@ -1,4 +1,4 @@
-"""One description, several renderings: figures as SVG, PNG and PDF; tables as HTML, text, CSV and LaTeX."""
+"""Renderings of one description: figures as SVG, PNG and PDF; tables as HTML, text, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MARKS: dict[str, Mark] = {
 }
 
 
-def panel_of(mark: Mark) -> Panel:
+def make_panel(mark: Mark) -> Panel:
     if isinstance(mark, Boards):
         return Panel(EVIL, mark)
     names = Axis("", (1.5, -0.5), (0, 1), (EVIL, "b")) if isinstance(mark, Ranges) else Axis(EVIL, (0, 1), percent=True)
@@ -71,7 +71,7 @@ def panel_of(mark: Mark) -> Panel:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", MARKS)
 def test_every_mark_is_drawn_and_escaped(tmp_path: Path, name: str) -> None:
-    figure = Figure(name, [panel_of(MARKS[name])])
+    figure = Figure(name, [make_panel(MARKS[name])])
     (tmp_path / "page.html").write_text("<main>" + render_charts(figure) + "</main>", encoding="utf-8")
     page = Page(tmp_path / "page.html")  # every element is closed in order
     assert "b" not in {tag for tag, _ in page.tags}
@@ -83,36 +83,36 @@ def test_every_mark_is_drawn_and_escaped(tmp_path: Path, name: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["page.html", png.name, pdf.name])
 
 
-def test_a_figure_is_a_function_of_its_description(tmp_path: Path) -> None:
-    figure = Figure("lines", [panel_of(MARKS["lines"])])
+def test_a_figure_depends_on_its_description_alone(tmp_path: Path) -> None:
+    figure = Figure("lines", [make_panel(MARKS["lines"])])
     first = [path.read_bytes() for path in export.save_figure(figure, tmp_path / "a")]
     assert [path.read_bytes() for path in export.save_figure(figure, tmp_path / "b")] == first
     assert render_chart(figure.panels[0]) == render_chart(figure.panels[0])
 
 
-def test_boards_without_room_come_below() -> None:
-    """Five boards, two beside each other: three lines of the same height, the last board at the left again."""
+def test_boards_are_wrapped_to_lines() -> None:
+    """Draw five boards, two beside each other: three lines of one height, the last board at the left again."""
     boards = [(f"step {number}", [Cell(0, 0, "1", "#ffffff", "#000000")]) for number in range(5)]
     one_line, lines = (str(render_chart(Panel("", Boards(boards, 3, 3, most)))) for most in (0, 2))
-    (left, first), (right, same), (_, second), _, (back, third) = (
+    (left_edge, first), (right, same), (_, second), _, (back, third) = (
         (float(x), float(y)) for x, y in re.findall(r"translate\(([\d.]+) ([\d.]+)\)", lines)
     )
-    assert left == back == 0 < right
+    assert left_edge == back == 0 < right
     assert first == same
-    assert third - second == second - first > (right - left) * 0.8
+    assert third - second == second - first > (right - left_edge) * 0.8
     assert len(set(re.findall(r"translate\([\d.]+ ([\d.]+)\)", one_line))) == 1
 
 
 @pytest.mark.parametrize("title", ["mean depth, in the unit of the budget of this run", "loss", "a" * 40 + " loss"])
 def test_a_long_title_beside_a_chart_is_wrapped_to_its_height(title: str) -> None:
-    y = Axis(title, (3, 4))  # the axis is cut, which its title says
+    y = Axis(title, (3, 4))  # the axis does not begin at 0
     drawing = str(render_chart(Panel("", Bars([(0, 3.5)]), Axis("", (0, 1)), y)))
     lines = re.findall(r"rotate\(-90\)\"[^>]*>([^<]*)<", drawing)
     assert " ".join(lines).replace(" · ", " ") == f"{title} starts at 3"
     letters = (250 - 40) / (12 * 0.55)  # in the height of a chart without its lower margin
     assert all(len(line) <= letters or " " not in line for line in lines)
-    left = float(re.findall(r"<path d=\"M([\d.]+) ", drawing)[0])
-    assert left >= 14 + 12 * len(lines), "the plot begins beside its title"
+    left_edge = float(re.findall(r"<path d=\"M([\d.]+) ", drawing)[0])
+    assert left_edge >= 14 + 12 * len(lines), "the plot begins beside its title"
 
 
 def test_a_legend_names_the_only_curve_of_several_that_has_points() -> None:
@@ -120,7 +120,7 @@ def test_a_legend_names_the_only_curve_of_several_that_has_points() -> None:
     assert ">eval<" in str(render_chart(Panel("", curves, Axis("x", (0, 1)), Axis("y", (0, 2)))))
 
 
-def test_optimiser_steps_are_whole() -> None:
+def test_optimiser_steps_are_integers() -> None:
     assert [text for _, text in build_step_axis([0, 2]).labels()] == ["0", "1", "2"]
 
 
@@ -138,7 +138,7 @@ ROWS: list[dict[str, Any]] = [
 TABLE = Table("a table", COLUMNS, ROWS)
 
 
-def test_a_table_as_html(tmp_path: Path) -> None:
+def test_a_table_is_rendered_as_html(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(f"<main>{to_html(TABLE)}</main>", encoding="utf-8")
     page = Page(tmp_path / "page.html")
     assert "b" not in {tag for tag, _ in page.tags}
@@ -151,7 +151,7 @@ def test_a_table_as_html(tmp_path: Path) -> None:
     assert page.text.count("–") == 4, "what is absent is shown as absent"
 
 
-def test_a_table_as_text() -> None:
+def test_a_table_is_rendered_as_text() -> None:
     head, rule, first, second = to_text(TABLE).splitlines()
     assert head.split() == ["name", "share", "mean", "shape"]
     assert set(rule) == {"-"}
@@ -170,13 +170,13 @@ def test_no_text_of_a_csv_is_a_formula(value: object, written: str) -> None:
     assert next(csv.reader(io.StringIO(format_csv([[value]]), newline=""))) == [written]
 
 
-def test_a_table_as_csv() -> None:
+def test_a_table_is_rendered_as_csv() -> None:
     rows = list(csv.reader(to_csv(TABLE).splitlines()))
     assert rows == [["name", "share", "mean", "raw"], ["a_b & c", "0.1234", "1.0", "7"], [EVIL, "", "", ""]]
     assert to_records(TABLE) == (rows[0], [["a_b & c", 0.1234, 1.0, 7], [EVIL, None, None, None]])
 
 
-def test_a_table_as_latex() -> None:
+def test_a_table_is_rendered_as_latex() -> None:
     lines = to_latex(TABLE, "n = 3 tokens of held_out").splitlines()
     assert lines[:4] == [
         r"\begin{table}", r"\centering", rf"\caption{{{TABLE.name.capitalize()}. n = 3 tokens of held\_out.}}",
@@ -188,6 +188,6 @@ def test_a_table_as_latex() -> None:
     assert rf"{escaped} & -- & -- \\" in lines
 
 
-def test_the_highest_share_is_the_darkest_whatever_its_rounding():
+def test_the_highest_share_is_the_darkest_despite_rounding():
     share = 0.1182835151005931  # 9 * share / share is above 9
     assert format_sparkline([share, 0.0, share / 2]) == format_sparkline([1.0, 0.0, 0.5])

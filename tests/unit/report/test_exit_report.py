@@ -1,3 +1,5 @@
+"""Report, figures and console of exits and exit rules."""
+
 from __future__ import annotations
 
 import copy
@@ -49,22 +51,22 @@ def untimed() -> dict[str, Any]:
 
 @pytest.fixture
 def study(untimed: dict[str, Any]) -> dict[str, Any]:
-    """A study without times, which a test may change."""
+    """Return a study without times, which a test may change."""
     return copy.deepcopy(untimed)
 
 
-def read(run: Path, name: str) -> dict[str, Any]:
+def read_sets(run: Path, name: str) -> dict[str, Any]:
     return json.loads((run / name).read_text(encoding="utf-8"))["sets"]
 
 
-def test_stands_alone_and_is_accessible(page: Page) -> None:
+def test_the_page_is_self_contained_and_accessible(page: Page) -> None:
     check_stands_alone(page)
     assert not page.of("script")
     assert check_accessible(page) > 0
 
 
 @pytest.mark.parametrize("unit", ["sequence", "token"])
-def test_what_exits_has_one_name(unit: str, tmp_path: Path) -> None:
+def test_pages_name_what_exits_by_its_unit(unit: str, tmp_path: Path) -> None:
     """Rows of records are sequences, or tokens whose index holds the sequence; no page calls them examples."""
     records = make_records(steps=4)
     if unit == "token":
@@ -75,28 +77,28 @@ def test_what_exits_has_one_name(unit: str, tmp_path: Path) -> None:
         others={EXITS: {"sets": {"inside": summary}}, EXIT_RULES: {"sets": {"inside": study}}},
     )
     sections = {section.anchor: section for section in build_report(files).sections}
-    chosen = [sections[anchor] for anchor in ("quality", "exits", "exit-rules")]
-    texts = [format_exits(summary), format_exit_study(study), *(str(section.html) for section in chosen)]
+    pages = [sections[anchor] for anchor in ("quality", "exits", "exit-rules")]
+    texts = [format_exits(summary), format_exit_study(study), *(str(section.html) for section in pages)]
     assert all(f"{unit}s" in text for text in texts[:2])
     assert not any("example" in text for text in texts)
-    assert all(section.of == f"n = {len(records):,} {unit}s of inside" for section in chosen)
+    assert all(section.of == f"n = {len(records):,} {unit}s of inside" for section in pages)
 
 
 def test_exits_of_every_set_are_printed(run: Path, page: Page) -> None:
-    for name, found in read(run, EXITS).items():
-        assert f"{name} {found['n']} sequences" in re.sub(r"\s+", " ", page.text)
-        for value in (found["exit"]["quality"]["accuracy"], found["exit"]["loss"], found["steps"][2]["loss"]):
+    for name, summary in read_sets(run, EXITS).items():
+        assert f"{name} {summary['n']} sequences" in re.sub(r"\s+", " ", page.text)
+        for value in (summary["exit"]["quality"]["accuracy"], summary["exit"]["loss"], summary["steps"][2]["loss"]):
             assert f"{value:.4f}" in page.text
-        assert f"{found['halting']['expected_steps']['mean']:.2f} ±" in page.text
-        assert f"{found['calibration']['halting']['total_variation']:.3f} (total variation)" in page.text
-        assert f"{found['spearman']['updates_loss']['value']:+.3f}" in page.text
-        for label, described in found["classes"].items():
+        assert f"{summary['halting']['expected_steps']['mean']:.2f} ±" in page.text
+        assert f"{summary['calibration']['halting']['total_variation']:.3f} (total variation)" in page.text
+        assert f"{summary['spearman']['updates_loss']['value']:+.3f}" in page.text
+        for label, described in summary["classes"].items():
             row = rf"{re.escape(label)}.*?{described['n']}\s+{described['mean']:.2f}\s+{described['std']:.2f}"
             assert re.search(row, page.text), label
 
 
 def test_exit_rules_are_printed_with_three_kinds_of_ratio(run: Path, page: Page) -> None:
-    study = read(run, EXIT_RULES)["validation"]
+    study = read_sets(run, EXIT_RULES)["validation"]
     for heading in (
         "full / mean updates",
         "compute ratio",
@@ -123,11 +125,11 @@ def test_exit_rules_are_printed_with_three_kinds_of_ratio(run: Path, page: Page)
         assert heading in page.text
 
 
-def test_without_times_the_page_says_so(study: dict[str, Any], tmp_path: Path) -> None:
+def test_a_page_without_times_has_a_remark(study: dict[str, Any], tmp_path: Path) -> None:
     write_exit_study(tmp_path, {"validation": study})
     page = Page(write_report(read_report(tmp_path)))
     assert "The wall-clock time of the rules was not measured" in page.text
-    assert page.text.count("not measured") > len(read(tmp_path, EXIT_RULES)["validation"]["rows"])
+    assert page.text.count("not measured") > len(read_sets(tmp_path, EXIT_RULES)["validation"]["rows"])
     assert "milliseconds" not in page.text
 
 
@@ -142,7 +144,7 @@ def test_warnings_and_missing_figures_are_sentences(study: dict[str, Any], tmp_p
     assert "KL(" not in page.text
 
 
-def test_a_page_about_sequences_speaks_of_sequences(page: Page) -> None:
+def test_a_page_names_sequences_as_its_units(page: Page) -> None:
     assert "Depth by sequence class" in page.text
     assert "share of sequences" in page.text
     assert "[MASK]" not in page.text
@@ -167,7 +169,7 @@ def test_a_damaged_file_becomes_a_sentence(tmp_path: Path, name: str) -> None:
 
 def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
     evil = "<b>&'\"</b>"
-    study, summary = read(run, EXIT_RULES)["validation"], make_summary(make_records(), labels=(evil, "x"))
+    study, summary = read_sets(run, EXIT_RULES)["validation"], make_summary(make_records(), labels=(evil, "x"))
     study["rows"][0]["rule"] = study["metrics"][0] = study["timing"]["device"] = evil
     write_exit_study(tmp_path, {evil: study})
     write_exits(tmp_path, {evil: summary}, step=1)
@@ -177,7 +179,7 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
+def test_pages_of_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
     records = make_records(steps=24)
     study, summary = make_study(records), make_summary(records)
     write_exit_study(tmp_path, {"matched": study, "mismatched": study})
@@ -196,16 +198,16 @@ def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
     names = ("matched", "mismatched")[:sets]
     write_exits(tmp_path, dict.fromkeys(names, make_summary(make_records(size=60))), step=1)
     write_exit_study(tmp_path, dict.fromkeys(names, make_study(make_records(size=60), timed=sets == 1)))
-    drawn = draw_figures(read_report(tmp_path))
+    paths = draw_figures(read_report(tmp_path))
     figures = ("quality_against_compute", "exits", "exit_rules", "exit_steps")
-    assert [path.name for path in drawn] == [f"{name}.{kind}" for name in figures for kind in ("png", "pdf")]
-    for path in drawn[::2]:
+    assert [path.name for path in paths] == [f"{name}.{kind}" for name in figures for kind in ("png", "pdf")]
+    for path in paths[::2]:
         halves = [half for axis in (0, 1) for half in np.array_split(inked(path), 2, axis=axis)]
         most = 0.9 if path.stem == "exit_steps" else 0.5  # cells of a heat map touch
         assert all(0.005 < half.mean() < most for half in halves), path.name
 
 
-def test_a_scatter_plot_has_every_point_where_it_belongs() -> None:
+def test_a_scatter_plot_has_every_point_at_its_coordinates() -> None:
     groups = [(f"g{number}", [Dot(number, 0.5, f"point {number}", marked=number == 1)]) for number in range(6)]
     mark = Scatter(groups, lines=[[(1, 0.5), (2, 0.5)]], background=[(3, 0.25)])
     drawing = str(render_chart(Panel("text", mark, Axis("x", (0, 10)), Axis("y", (0, 1)))))

@@ -1,3 +1,5 @@
+"""Figures of a run as PNG and PDF."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,11 +18,11 @@ NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
-    drawn = draw_figures(read_report(make_run(tmp_path, max_updates=6, evaluations=3)))
-    assert drawn == [tmp_path / "figures" / f"{name}.{suffix}" for name in NAMES for suffix in ("png", "pdf")]
-    assert sorted((tmp_path / "figures").iterdir()) == sorted(drawn)
-    assert all(path.read_bytes().startswith(b"%PDF") for path in drawn[1::2])
-    for path in drawn[::2]:
+    paths = draw_figures(read_report(make_run(tmp_path, max_updates=6, evaluations=3)))
+    assert paths == [tmp_path / "figures" / f"{name}.{suffix}" for name in NAMES for suffix in ("png", "pdf")]
+    assert sorted((tmp_path / "figures").iterdir()) == sorted(paths)
+    assert all(path.read_bytes().startswith(b"%PDF") for path in paths[1::2])
+    for path in paths[::2]:
         pixels = inked(path)
         assert 0.01 < pixels.mean() < 0.7, path.name
         # something in every quarter: no panel stayed empty
@@ -33,12 +35,12 @@ def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_single_evaluation_can_be_drawn(tmp_path: Path) -> None:
-    """What was measured once is no curve over training."""
-    drawn = {path.stem for path in draw_figures(read_report(make_run(tmp_path, max_updates=1, evaluations=1)))}
-    assert drawn == set(NAMES) - {"depth_over_training", "losses"}
+    """Draw no curves over training, for which one measurement is too few."""
+    names = {path.stem for path in draw_figures(read_report(make_run(tmp_path, max_updates=1, evaluations=1)))}
+    assert names == set(NAMES) - {"depth_over_training", "losses"}
 
 
-def test_what_has_no_numbers_is_not_drawn(tmp_path: Path) -> None:
+def test_figures_without_numbers_are_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
     assert draw_figures(read_report(tmp_path)) == [
         tmp_path / "figures" / f"losses.{suffix}" for suffix in ("png", "pdf")

@@ -1,4 +1,4 @@
-"""Where nodes of pointer chains are drawn, and grids in a terminal."""
+"""Positions of nodes of pointer chains in drawings, and grids in a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 
 
-def test_a_chain_lies_along_a_row_and_one_that_meets_it_has_its_own():
+def test_a_chain_lies_in_a_row_and_a_joining_chain_in_another():
     symbols = [">2", "red", ">1", ">2", ">0", "blue"]  # 4 > 0 > 2 > 1 (red), 3 > 2, and 5 alone
     hops = [2, 0, 1, 2, 3, 0]
     rows, columns = locate_chain_nodes(symbols, hops)
@@ -33,7 +33,7 @@ CHAINS = {
 }  # fmt: skip
 
 
-def test_a_caption_says_which_nodes_it_counts() -> None:
+def test_a_caption_names_the_counted_nodes() -> None:
     partly = {**CHAINS, "label": [[None, "r"], [None, "b"]], "predicted": [[None, "r"], [None, "r"]]}
     assert format_grid_caption(partly) == "sequence 0: 1 of 2 labelled nodes right, mean depth 1.67 over 3"
 
@@ -47,7 +47,7 @@ def test_a_page_explains_nodes_without_a_label(tmp_path: Path) -> None:
         assert ("Only labelled nodes are scored" in page) is is_told
 
 
-def test_a_maze_in_a_terminal():
+def test_a_maze_is_printed_in_a_terminal():
     heading, *rows = draw_grid_text(MAZE).splitlines()
     assert heading.split() == ["steps", "from", "the", "start", "updates"]
     assert [row.split() for row in rows] == [["S", "1", "S", "3"], ["##", "2", "##", "12"]]

@@ -1,4 +1,4 @@
-"""The last screen of a run fits a terminal of 24 lines and 80 columns, whatever the run has to say."""
+"""Last screen of a run, which fits a terminal of 24 lines and 80 columns."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("run"), max_updates=6, evaluations=2)
 
 
-def screen_of(files: RunFiles, **shown: Any) -> list[str]:
-    screen = format_screen(files, verdict(files), report=REPORT, commands=[COMMAND] * 3, **shown).splitlines()
+def format_lines(files: RunFiles, **options: Any) -> list[str]:
+    screen = format_screen(files, verdict(files), report=REPORT, commands=[COMMAND] * 3, **options).splitlines()
     assert len(screen) <= 24
     assert max(map(len, screen)) <= 80
     return screen
 
 
-def with_rivals(files: RunFiles, *accuracies: float) -> RunFiles:
+def add_rivals(files: RunFiles, *accuracies: float) -> RunFiles:
     """Return files of a run that was right in 60 % of 10,000 cases, beside networks of one depth."""
     everyone = {**files.halting["classes"]["all"], "accuracy": 0.6, "accuracy_error": 0.005}
     halting = {**files.halting, "classes": {**files.halting["classes"], "all": everyone}}
@@ -51,11 +51,11 @@ def with_rivals(files: RunFiles, *accuracies: float) -> RunFiles:
     return dataclasses.replace(files, halting=halting, others={RIVALS: {"rows": rows}})
 
 
-def test_an_interrupted_run_says_which_evaluation_its_figures_are_of(run: Path) -> None:
+def test_an_interrupted_run_names_the_evaluation_of_its_figures(run: Path) -> None:
     files = read_run(run)
     files = dataclasses.replace(files, run={**files.run, "status": "interrupted"})
     step = files.halting["step"]
-    assert screen_of(files)[0] == f"Interrupted: these are the figures of the evaluation at step {step:,}."
+    assert format_lines(files)[0] == f"Interrupted: these are the figures of the evaluation at step {step:,}."
 
 
 @pytest.mark.parametrize(("reason", "done", "end"), [
@@ -63,7 +63,7 @@ def test_an_interrupted_run_says_which_evaluation_its_figures_are_of(run: Path) 
     ("time budget spent", 100, ""),
     (None, 44, ""),
 ])  # fmt: skip
-def test_a_quiet_result_says_that_training_ended_early(reason: str | None, done: int, end: str, run: Path) -> None:
+def test_the_result_of_a_cut_training_has_a_remark(reason: str | None, done: int, end: str, run: Path) -> None:
     files = read_run(run)
     metrics = {"halting/all/mean": 2.994, "cost/adaptive_over_full": 0.5}
     record = {
@@ -90,16 +90,16 @@ def test_a_quiet_result_counts_predictions_at_exits_as_the_verdict_does(run: Pat
      "model: step 400 of 1,000, which has the lowest eval/loss, 6.6820"),
     (None, "model: the last step, 1,000"),
 ])  # fmt: skip
-def test_the_screen_says_which_step_was_kept_and_why(selected: Any, line: str, run: Path) -> None:
+def test_the_screen_names_the_selected_step_and_its_reason(selected: Any, line: str, run: Path) -> None:
     files = read_run(run)
     record = {**files.run, "steps": {"done": 1000, "planned": 1000}, "selected": selected}
-    screen = screen_of(dataclasses.replace(files, run=record))
+    screen = format_lines(dataclasses.replace(files, run=record))
     assert screen[screen.index(f"report: {REPORT}") - 1] == line
 
 
-def test_verdict_table_report_and_commands_stand_in_this_order(run: Path) -> None:
+def test_verdict_table_report_and_commands_have_this_order(run: Path) -> None:
     files = read_run(run)
-    screen = screen_of(files)
+    screen = format_lines(files)
     everyone = files.halting["classes"]["all"]
     assert screen[0].startswith(f"Does depth adapt? Yes: {everyone['mean']:.2f} +- {everyone['std']:.2f} of 6 updates")
     heading = next(index for index, line in enumerate(screen) if line.startswith("class "))
@@ -116,21 +116,21 @@ def test_every_kind_of_table_fits(make: Any, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
     files = read_run(make(directory) or directory)
-    assert len(screen_of(files)) > 12
+    assert len(format_lines(files)) > 12
     assert 2 <= len(format_table_lines(files, 10)) <= 11
 
 
-def test_of_many_classes_the_hard_and_the_large_are_shown(tmp_path: Path) -> None:
+def test_the_hard_and_the_large_of_many_classes_are_shown(tmp_path: Path) -> None:
     depths = {f"difficulty {level}": 2.0 for level in range(4)} | {f"label: {'long ' * 9}{at}": 1.0 for at in range(20)}
     files = read_run(record(tmp_path / "run", classes=depths))
     lines = format_table_lines(files, 6)
     assert lines[0].startswith("class (6 of 25)")
     assert [line.split("  ")[0] for line in lines[1:6]] == ["all", *(f"difficulty {level}" for level in range(4))]
     assert len(lines) == 7
-    screen_of(files)
+    format_lines(files)
 
 
-def test_of_many_difficulties_the_ends_are_shown(tmp_path: Path) -> None:
+def test_both_ends_of_many_difficulties_are_shown(tmp_path: Path) -> None:
     depths = {"correct": 2.0} | {f"difficulty {level}": float(level) for level in range(1, 9)}
     files = read_run(record(tmp_path / "run", classes=depths))
     lines = format_table_lines(files, 5)
@@ -140,7 +140,7 @@ def test_of_many_difficulties_the_ends_are_shown(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_columns_with_one_value_are_said_once(tmp_path: Path) -> None:
+def test_columns_with_one_value_become_a_remark(tmp_path: Path) -> None:
     path = record(tmp_path / "run", classes={"correct": 2.0, "label: a": 1.0})
     files = read_run(path)
     classes = {name: {**row, "at_cap": 0.0, "accuracy": 1.0} for name, row in files.halting["classes"].items()}
@@ -154,15 +154,15 @@ def test_columns_with_one_value_are_said_once(tmp_path: Path) -> None:
     assert "accuracy" in lines[0]
 
 
-def test_the_last_commands_give_way_to_long_answers(run: Path) -> None:
+def test_long_answers_displace_the_last_commands(run: Path) -> None:
     files, brief = read_run(run), " ".join(["many words"] * 70)
-    found = {**verdict(files), "worth": Finding("yes", [], {}, brief)}
-    screen = format_screen(files, found, report=REPORT, commands=[COMMAND] * 3).splitlines()
+    findings = {**verdict(files), "worth": Finding("yes", [], {}, brief)}
+    screen = format_screen(files, findings, report=REPORT, commands=[COMMAND] * 3).splitlines()
     assert len(screen) <= 24
     assert 1 <= sum(line.startswith("  python") for line in screen) < 3
 
 
-def test_sentences_of_the_verdict_are_whole() -> None:
+def test_sentences_of_the_verdict_are_complete() -> None:
     brief = " ".join(["many words"] * 40)
     lines = format_verdict_lines({"worth": Finding("yes", [], {}, brief)})
     assert " ".join(" ".join(lines).split()) == f"{QUESTIONS['worth']} Yes: {brief}."
@@ -177,47 +177,47 @@ def test_sentences_of_the_verdict_are_whole() -> None:
      ((0.7,) * 30, "no", "0.700 of the matched baseline trained at fixed depth 3, worse by 0.100",
       "better than 0 of 30 baselines")],
 )  # fmt: skip
-def test_the_deciding_comparison_is_told(
+def test_the_deciding_comparison_is_shown(
     run: Path, accuracies: tuple[float, ...], answer: str, figures: str, wins: str
 ) -> None:
-    files = with_rivals(read_run(run), *accuracies)
+    files = add_rivals(read_run(run), *accuracies)
     finding = verdict(files)["worth"]
     assert finding.answer == answer
     assert f"score 0.600 against {figures} (95 % interval" in finding.brief
     assert wins in finding.brief
     assert finding.brief.endswith("one seed")
-    screen_of(files)
+    format_lines(files)
 
 
 @pytest.mark.parametrize("words", [
     COMMAND,
     ["python", "text=\"it's $HOME, let alone * 'two'\"", *["model.a_long_key=1"] * 9, "output_dir=" + 90 * "x"],
 ])  # fmt: skip
-def test_a_shell_reads_the_words_of_a_command(words: list[str]) -> None:
+def test_a_shell_parses_a_printed_command(words: list[str]) -> None:
     lines = format_command_lines(words)
     assert all(len(line) <= 80 or len(line.split()) <= 2 for line in lines)
     arguments = "\n".join([lines[0].replace(" python", "printf '%s\\n' python", 1), *lines[1:]])
     assert subprocess.run(["bash", "-c", arguments], capture_output=True, text=True).stdout.splitlines() == words
 
 
-def test_without_an_exit_rule_the_exits_come_first(tmp_path: Path) -> None:
+def test_exits_come_first_without_an_exit_rule(tmp_path: Path) -> None:
     files = read_run(add_halting_files(make_run(tmp_path, 6, 1)))
     everyone = {**files.halting["classes"]["all"], "mean": 6.0, "std": 0.0, "entropy": 0.0}
     halting = {**files.halting, "classes": {"all": everyone}, "adaptation": {}}
     steps = [{"step": step, "share": float(step == 6), "loss": 4.0 - step / 4} for step in range(1, 7)]
     exits = {"sets": {"held_out": {"n": 9, "max_steps": 6, "problem": "language_model", "exit": {}, "steps": steps}}}
     config = {**files.config, "model": {"exit_rule": None}}
-    screen = screen_of(dataclasses.replace(files, halting=halting, config=config, others={EXITS: exits}))
+    screen = format_lines(dataclasses.replace(files, halting=halting, config=config, others={EXITS: exits}))
     assert screen[0].split() == ["exit", "(of", "6)", "updates", "exit", "here", "loss", "perplexity"]
     assert screen[2].split() == ["2", "33.3%", "0.0%", "3.500", "33.12"]
     assert screen[8].startswith("Does depth adapt? No")
     record = {**files.run, "status": "interrupted"}
     files = dataclasses.replace(files, run=record, halting=halting, config=config, others={EXITS: exits})
-    assert screen_of(files)[0].startswith("Interrupted: ")
+    assert format_lines(files)[0].startswith("Interrupted: ")
 
 
 def test_exits_of_running_text_come_first_with_their_compute(tmp_path: Path) -> None:
-    """Running text has no classes, so that its exits are the result also where depths differ."""
+    """Show exits of running text, which has no classes, as its result also where depths differ."""
     files = read_run(add_halting_files(make_run(tmp_path, 2, 1)))
     halting = {**files.halting, "classes": {"all": files.halting["classes"]["all"]}}
     assert halting["classes"]["all"]["std"] > 0
@@ -226,7 +226,7 @@ def test_exits_of_running_text_come_first_with_their_compute(tmp_path: Path) -> 
         {"step": 2, "share": 0.3, "compute": 1.0, "loss": 3.5},
     ]
     exits = {"sets": {"held_out": {"n": 9, "max_steps": 2, "problem": "language_model", "exit": {}, "steps": steps}}}
-    screen = screen_of(dataclasses.replace(files, halting=halting, others={EXITS: exits}))
+    screen = format_lines(dataclasses.replace(files, halting=halting, others={EXITS: exits}))
     assert screen[0].split() == ["exit", "(of", "2)", "compute", "exit", "here", "loss", "perplexity"]
     assert screen[1].split() == ["1", "22.0%", "70.0%", "4.000", "54.60"]
 
@@ -236,14 +236,14 @@ def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
     assert format_table_lines(files, 6)[0].split() == ["class", "n", "mean", "sd", "p10", "p90", "depths", "1...3"]
 
 
-def test_rows_of_a_supernet_are_whole(tmp_path: Path) -> None:
+def test_rows_of_a_supernet_are_complete(tmp_path: Path) -> None:
     make_search_run(tmp_path)
     head, *rows = format_table_lines(read_run(tmp_path), 9)
     assert head.endswith("entropy (nats)")
     assert all(row[-1].isdigit() for row in rows)
 
 
-def test_headings_of_a_fixed_architecture_are_whole(tmp_path: Path) -> None:
+def test_headings_of_a_fixed_architecture_are_complete(tmp_path: Path) -> None:
     files = read_run(make_fixed_run(tmp_path))
     qualities = {"loss": 7.786, "perplexity": 2406.648, "word_perplexity": 237647.0024, "bits_per_character": 3.1971}
     halting = {**files.halting, "evaluations": {"network": qualities}}
@@ -272,24 +272,24 @@ def test_published_depths_stand_beside_those_of_a_run(most: int, tmp_path: Path)
     files = dataclasses.replace(files, config=config)
     reference = reference_depth(files)
     assert reference is not None
-    screen = screen_of(files, reference=reference)
+    screen = format_lines(files, reference=reference)
     begin = next(index for index, line in enumerate(screen) if line.startswith("class "))
     rows = screen[begin + 1 : screen.index("", begin)]
     at = screen[begin].index("paper")
     names = ("all", "unmasked", "mask/mask", "mask/original", "cls", "sep")
     column = {line.split()[0]: line[at : at + 5].strip() for line in rows}
     assert [float(column[name]) for name in names] == PUBLISHED[most]
-    for said in (
+    for phrase in (
         "width 128 (768)",
         "other text (python_docs)",
         "1,600 steps of 32",
         "no sentence pairs",
         "a depth budget",
     ):
-        assert said in reference.remark
+        assert phrase in reference.remark
     assert reference_depth(dataclasses.replace(files, config={**config, "task": "finetune"})) is None
 
 
-def test_of_another_depth_nothing_was_published(tmp_path: Path) -> None:
+def test_no_published_depths_exist_for_another_cap(tmp_path: Path) -> None:
     files = dataclasses.replace(read_run(make_run(tmp_path, 8, 2)), config={"task": "pretrain"})
     assert reference_depth(files) is None

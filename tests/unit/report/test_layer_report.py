@@ -1,4 +1,4 @@
-"""What report, figures and console make of a task that learned one distribution over the layers of its base."""
+"""Report, figures and console of a task that learned one distribution over the layers of its base."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adadepth.report.run_files import HALTING, METRICS, SEEDS, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
 from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
-from tests.unit.report.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
+from tests.unit.report.synthetic_layers import FACTS, evaluate, make_layer_run, make_learned_weights
 
 BLOCKS = 12
 
@@ -33,18 +33,18 @@ def page(run: Path) -> Page:
     return Page(write_report(read_report(run)))
 
 
-def summary_of(run: Path) -> dict[str, Any]:
+def read_summary(run: Path) -> dict[str, Any]:
     return json.loads((run / HALTING).read_text(encoding="utf-8"))
 
 
-def test_stands_alone_and_is_accessible(page: Page) -> None:
+def test_the_page_is_self_contained_and_accessible(page: Page) -> None:
     check_stands_alone(page)
     assert not page.of("script")
     assert check_accessible(page) == 5  # weights, their history, entropy, depth, loss
 
 
-def test_prints_the_numbers_of_the_file(run: Path, page: Page) -> None:
-    layers, cost = (summary_of(run)[key] for key in ("layers", "cost"))
+def test_the_page_has_the_figures_of_the_file(run: Path, page: Page) -> None:
+    layers, cost = (read_summary(run)[key] for key in ("layers", "cost"))
     for expected in (
         f"{layers['deepest']} of {BLOCKS}", f"{layers['entropy']:.3f}", f"{layers['expected_depth']:.2f}",
         f"{layers['effective_layers']:.2f} "
@@ -55,14 +55,14 @@ def test_prints_the_numbers_of_the_file(run: Path, page: Page) -> None:
     ):  # fmt: skip
         assert expected in page.text
     for state, weight in enumerate(layers["weights"]):
-        shown = f"{100 * weight:.2f}%" if weight else "0"
-        assert re.search(rf"\b{state}\s+{re.escape(shown)}\s", page.text), state
+        share = f"{100 * weight:.2f}%" if weight else "0"
+        assert re.search(rf"\b{state}\s+{re.escape(share)}\s", page.text), state
     history = [json.loads(line) for line in (run / METRICS).read_text(encoding="utf-8").splitlines()]
     for line in history:
         assert re.search(rf"\b{line['step']} +{line['halting/layers/entropy']:.3f} ", page.text)
 
 
-def test_shows_nothing_about_halting(page: Page) -> None:
+def test_the_page_has_nothing_about_halting(page: Page) -> None:
     for title in (
         "Depth by", "Depth over training Halting", "Halting distribution", "Survival", "Remainder", "Spearman",
         "Sentences", "State between iterations", "collapsed", "Ponder", "Not computed", "not available",
@@ -71,13 +71,13 @@ def test_shows_nothing_about_halting(page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deepest", "blocks", "said"), [(6, 6, "all 6 blocks"), (4, 6, "4 of the 6 blocks"), (0, 6, "0 of the 6 blocks")]
+    ("deepest", "blocks", "phrase"), [(6, 6, "all 6 blocks"), (4, 6, "4 of the 6 blocks"), (0, 6, "0 of the 6 blocks")]
 )
-def test_the_blocks_that_must_run_in_words(deepest: int, blocks: int, said: str) -> None:
-    assert said in describe_needed_blocks(deepest, blocks)
+def test_needed_blocks_are_described(deepest: int, blocks: int, phrase: str) -> None:
+    assert phrase in describe_needed_blocks(deepest, blocks)
 
 
-def test_work_without_the_base_says_so(tmp_path: Path) -> None:
+def test_compute_without_the_base_has_a_remark(tmp_path: Path) -> None:
     sentence = "The evaluation read the states of the base from a cache, so the blocks of the base did not run."
     assert sentence not in Page(write_report(read_report(make_layer_run(tmp_path)))).text
     assert sentence in Page(write_report(read_report(make_layer_run(tmp_path, from_cache=True)))).text
@@ -89,7 +89,7 @@ def test_a_missing_history_or_distribution_becomes_a_sentence(tmp_path: Path) ->
     page = Page(write_report(read_report(tmp_path)))
     assert "distribution over training not available: there is no metrics.jsonl" in page.text
     assert "Weight of each state" in page.text
-    summary = summary_of(tmp_path)
+    summary = read_summary(tmp_path)
     del summary["layers"]
     summary["missing"]["halting/layers"] = "not finite"
     (tmp_path / HALTING).write_text(json.dumps(summary), encoding="utf-8")
@@ -97,7 +97,7 @@ def test_a_missing_history_or_distribution_becomes_a_sentence(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_long_runs_of_deep_bases_stay_small(tmp_path: Path) -> None:
+def test_pages_of_long_runs_of_deep_bases_stay_small(tmp_path: Path) -> None:
     assert write_report(read_report(make_layer_run(tmp_path, blocks=48, evaluations=60))).stat().st_size < 500_000
 
 
@@ -119,13 +119,13 @@ def test_figures_of_one_evaluation_or_without_history(tmp_path: Path) -> None:
     assert [path.name for path in draw_figures(read_report(tmp_path))] == ["layers.png", "layers.pdf"]
 
 
-def test_ticks_from_state_zero() -> None:
+def test_ticks_begin_at_state_zero() -> None:
     assert compute_depth_ticks(6, first=0) == [0, 1, 2, 3, 4, 5, 6]
     assert compute_depth_ticks(24, first=0) == [0, 3, 6, 9, 12, 15, 18, 21, 24]
 
 
-def test_console_table() -> None:
-    summary = evaluate(learned_weights(BLOCKS))
+def test_the_console_table_has_the_distribution() -> None:
+    summary = evaluate(make_learned_weights(BLOCKS))
     layers, text = summary["layers"], format_layers(summary, step=1250)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 160
@@ -142,13 +142,13 @@ def test_console_table() -> None:
     assert all((len(row) == 3) == (weight > 0) for row, weight in zip(rows, layers["weights"], strict=True))
 
 
-def test_seeds_show_how_stable_the_distribution_is(tmp_path: Path) -> None:
-    runs = [(seed, flatten(evaluate(learned_weights(6, 1 - 0.2 * seed)))) for seed in range(3)]
+def test_the_page_of_seeds_has_the_distance_of_distributions(tmp_path: Path) -> None:
+    runs = [(seed, flatten(evaluate(make_learned_weights(6, 1 - 0.2 * seed)))) for seed in range(3)]
     summary = summarise_seeds(runs)
     write_json(tmp_path / SEEDS, summary)
     page, distance = Page(write_report(read_report(tmp_path))), summary["layer_distance"]
     assert f"mean {distance['mean']:.3f}, at most {distance['max']:.3f}, over 3 pairs" in page.text
     for state in range(7):
-        found = summary["metrics"][f"halting/layers/weight/{state}"]
-        assert re.search(rf"\b{state} +{found['mean']:.4f} +{found['std']:.4f} +3 ", page.text)
+        figures = summary["metrics"][f"halting/layers/weight/{state}"]
+        assert re.search(rf"\b{state} +{figures['mean']:.4f} +{figures['std']:.4f} +3 ", page.text)
     assert f"total variation mean {distance['mean']:.4f}, max {distance['max']:.4f}, 3 pairs" in format_seeds(summary)

@@ -1,4 +1,4 @@
-"""The table of trained matched baselines: every standard deviation is of one kind, which its heading names."""
+"""Table of trained matched baselines: every standard deviation is of one kind, which its heading names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadepth.report.run_files import RIVALS, RunFiles
 
 
 def make_rows(seeds: int) -> list[dict[str, Any]]:
-    """Rows of an adaptive network and of one baseline, with a deviation of .8 over units and of others over seeds."""
+    """Return rows of an adaptive network and a baseline, with a deviation of .8 over units and others over seeds."""
     return [
         {"kind": kind, "n": 10, "mean": 3.0, "std": 0.8, "max_depth": 3, "adaptive_macs": 50.0, "group": "a",
          "metrics": {"eval/score": 0.5 + 0.1 * seed}}
@@ -21,7 +21,7 @@ def make_rows(seeds: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_a_standard_deviation_names_what_it_is_over() -> None:
+def test_a_heading_names_the_kind_of_standard_deviation() -> None:
     table = build_rival_table({"rows": make_rows(3)})
     headings = {column.key: column.heading for column in table.columns}
     assert (headings["std"], headings["eval/score/std"]) == ("sd over units", "sd over seeds")
@@ -36,7 +36,7 @@ def test_one_seed_has_no_deviation_over_seeds() -> None:
     assert "over seeds" not in text
 
 
-def test_the_depth_of_a_baseline_is_that_in_updates_of_the_adaptive_network() -> None:
+def test_the_depth_of_a_baseline_is_in_updates_of_the_adaptive_network() -> None:
     rows = make_rows(2)
     for row in rows[2:]:
         row |= {"mean": 1.0, "max_depth": 1, "depth": 2}  # two layers with one exit

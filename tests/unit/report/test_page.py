@@ -1,4 +1,4 @@
-"""What all pages have: every section says of how much it is, axes that are cut say so, and files to take away."""
+"""Common parts of all pages: sample sizes of sections, remarks on cut axes, and files to download."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def sections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return list(build_report(read_run(directory)).sections)
 
 
-def figures(sections: list[Section]) -> Iterator[Figure]:
+def iterate_figures(sections: list[Section]) -> Iterator[Figure]:
     yield from (figure for section in sections for figure in section.figures)
 
 
-def test_all_that_is_measured_says_of_how_many(sections: list[Section]) -> None:
+def test_measured_sections_have_their_sample_size(sections: list[Section]) -> None:
     measured = [section for section in sections if section.figures or section.tables]
     assert len(measured) >= 3
     for section in measured:
         assert re.search(r"n = [\d,]+ \w+", section.of), section.title
-    assert all(figure.of in svg.document(figure) for figure in figures(sections))
+    assert all(figure.of in svg.document(figure) for figure in iterate_figures(sections))
 
 
 def test_bars_begin_at_zero(sections: list[Section]) -> None:
-    for panel in (panel for figure in figures(sections) for panel in figure.panels):
+    for panel in (panel for figure in iterate_figures(sections) for panel in figure.panels):
         if isinstance(panel.mark, Bars | Stacks):
             assert panel.y is not None
             assert panel.y.span[0] == 0
 
 
 def test_every_figure_is_a_file_that_can_be_read(sections: list[Section]) -> None:
-    for figure in figures(sections):
+    for figure in iterate_figures(sections):
         root = ElementTree.fromstring(svg.document(figure))
         assert root.tag == f"{SVG}svg"
         texts = [element.text for element in root.iter(f"{SVG}text")]
@@ -71,10 +71,10 @@ def test_every_figure_is_a_file_that_can_be_read(sections: list[Section]) -> Non
         assert 200 < height < 6000
 
 
-def test_what_is_taken_away_is_what_is_shown(sections: list[Section]) -> None:
+def test_downloads_equal_the_shown_figures_and_tables(sections: list[Section]) -> None:
     for section in sections:
-        found = [{link.kind: link for link in links} for _, links in list_downloads(section)]
-        of_figures, of_tables = found[: len(section.figures)], found[len(section.figures) :]
+        downloads = [{link.kind: link for link in links} for _, links in list_downloads(section)]
+        of_figures, of_tables = downloads[: len(section.figures)], downloads[len(section.figures) :]
         for figure, links in zip(section.figures, of_figures, strict=True):
             assert b64decode(links["SVG"].href.partition(",")[2]).decode() == svg.document(figure)
             assert links["PDF"].href == f"figures/{links['PDF'].name}"
@@ -87,7 +87,7 @@ def test_what_is_taken_away_is_what_is_shown(sections: list[Section]) -> None:
             assert section.of.replace("_", r"\_") in latex.partition("tabular")[0], "the caption says of how many"
 
 
-def test_the_files_lie_on_the_disk_too(tmp_path: Path) -> None:
+def test_downloads_lie_on_the_disk(tmp_path: Path) -> None:
     page = write_report(read_report(make_run(tmp_path, max_updates=4, evaluations=2))).read_text(encoding="utf-8")
     for name in re.findall(r'download="([^"]+\.svg)"', page):
         assert (tmp_path / "figures" / name).is_file()
@@ -102,14 +102,14 @@ def test_the_files_lie_on_the_disk_too(tmp_path: Path) -> None:
      (Axis("perplexity", (1, 9), start=1), False),
      (Axis("class", (2.6, -0.6), (0, 1), ("a", "b")), False)],
 )  # fmt: skip
-def test_an_axis_that_begins_elsewhere_says_so(axis: Axis, is_cut: bool) -> None:
+def test_an_axis_that_does_not_begin_at_zero_has_a_remark(axis: Axis, is_cut: bool) -> None:
     assert axis.is_cut is is_cut
     panel = Panel("loss", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis("step", (0, 1)), axis)
     assert ("starts at 6" in svg.render_chart(panel)) is is_cut
     assert axis.label.startswith(axis.title)
 
 
-def test_the_remark_of_such_an_axis_is_defined() -> None:
+def test_the_remark_of_a_cut_axis_is_defined() -> None:
     page = fill("halting_terms", unit="token", has_exits=False)
     assert "<dt>Starts at</dt>" in page
     assert "starts at" in Axis("loss", (6, 7)).label
@@ -118,8 +118,8 @@ def test_the_remark_of_such_an_axis_is_defined() -> None:
 @pytest.mark.parametrize("title", ["loss", "mean depth (updates) with its 95 % interval"])
 def test_titles_of_axes_stay_in_the_drawing(title: str) -> None:
     panel = Panel("depth", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis(title, (6, 7)), Axis(title[:32], (6, 7)))
-    drawn = ElementTree.fromstring(str(svg.render_chart(panel)))
-    for text in drawn.iter("text"):
+    root = ElementTree.fromstring(str(svg.render_chart(panel)))
+    for text in root.iter("text"):
         half = 12 * 0.55 * len(text.text or "") / 2
         if "transform" in text.attrib:
             assert 2 * half <= svg.HEIGHT

@@ -1,4 +1,4 @@
-"""Files for a paper: names of methods, the bold row against an independent test, LaTeX, figure and commands."""
+"""Files for a paper: names of methods, the bold row compared with an independent test, LaTeX, figure and commands."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def record_method(folder: Path, scores: tuple[float, ...], macs: float = 2e6, **
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """One model at two depths, and another family."""
+    """Return a folder of one model at two depths, and another family."""
     runs = tmp_path / "runs"
     record_method(runs, LOW, 2e6)
     record_method(runs, HIGH, 4e6, budget={"target": 5.0})
@@ -55,13 +55,13 @@ def folder(tmp_path: Path) -> Path:
     return runs
 
 
-def write(folder: Path) -> Path:
+def write_files(folder: Path) -> Path:
     write_paper(folder.parent / "paper", compare(find_runs(folder)), TITLES)
     return folder.parent / "paper"
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:
-    with (write(folder) / "table.csv").open(encoding="utf-8", newline="") as file:
+    with (write_files(folder) / "table.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -104,7 +104,7 @@ def test_matched_baselines_are_named_by_their_depth(folder: Path) -> None:
 
 
 def test_baselines_with_fewer_layers_have_depths_of_the_adaptive_network(tmp_path: Path) -> None:
-    """A network of two layers with one exit counts one update, but it is fixed depth 2."""
+    """Use a network of two layers with one exit: it counts one update, but it is fixed depth 2."""
     runs = tmp_path / "runs"
     command, rows = {"command": "python -m adadepth rival_of=a", "owner": "all"}, []
     for depth in (2, 3):
@@ -126,7 +126,7 @@ def test_baselines_with_fewer_layers_have_depths_of_the_adaptive_network(tmp_pat
 def test_no_name_or_column_has_a_folder_or_a_runtime(folder: Path) -> None:
     record_method(folder, (0.5, 0.5), model={"pretrained": "/data/weights"})
     record_method(folder, (0.5, 0.5), model={"pretrained": "/data/others"})
-    text = (write(folder) / "table.csv").read_text() + (folder.parent / "paper" / "table.tex").read_text()
+    text = (write_files(folder) / "table.csv").read_text() + (folder.parent / "paper" / "table.tex").read_text()
     assert not re.search(r"/data|weights|others|runtime|per_second|outputs", text)
 
 
@@ -137,14 +137,14 @@ def test_data_sets_are_named_by_their_files_without_folders(tmp_path: Path) -> N
     assert [table.data for table in tables] == ["hops, one.txt", "hops, two.txt"]
 
 
-def test_data_sets_are_named_by_what_differs_between_runs_on_them(tmp_path: Path) -> None:
+def test_data_sets_are_named_by_the_settings_that_differ(tmp_path: Path) -> None:
     for name, length in (("hops", 16), ("addition", 24)):
         record_method(tmp_path, LOW, dataset={"name": name, "sequence_length": length})
     tables = build_method_tables(compare(find_runs(tmp_path)), TITLES)
     assert {table.data for table in tables} == {"hops", "addition"}
 
 
-def test_methods_on_other_settings_of_the_data_are_not_compared(tmp_path: Path) -> None:
+def test_methods_on_different_settings_of_the_data_are_not_compared(tmp_path: Path) -> None:
     for nodes, scores in ((16, LOW), (24, HIGH)):
         record_method(tmp_path, scores, dataset={"nodes": nodes})
     tables = build_method_tables(compare(find_runs(tmp_path)), TITLES)
@@ -152,7 +152,7 @@ def test_methods_on_other_settings_of_the_data_are_not_compared(tmp_path: Path) 
     assert [(method.name, method.p) for table in tables for method in table.methods] == [("ACT-ALBERT", None)] * 2
 
 
-def test_a_failed_seed_counts_neither_in_n_nor_among_commands(folder: Path) -> None:
+def test_a_failed_seed_is_neither_counted_nor_listed(folder: Path) -> None:
     failed = {"final_metrics": None, "status": "failed", "command": "failed command"}
     record(folder / "failed", 7, run=failed, more={})
     assert read_rows(folder)[0]["score/n"] == "3"
@@ -166,7 +166,7 @@ def test_methods_with_equal_names_get_letters(tmp_path: Path) -> None:
     assert [method.name for method in table.methods] == ["ACT-ALBERT A", "ACT-ALBERT B"]
 
 
-def test_every_family_of_the_package_has_a_title_of_its_own() -> None:
+def test_every_family_of_the_package_has_a_unique_title() -> None:
     titles = [family.title for name, family in families().items() if family.settings.__module__.startswith("adadepth.")]
     assert all(titles)
     assert len(set(titles)) == len(titles)
@@ -199,11 +199,11 @@ def test_bold_is_significantly_better_than_all_others(
         record_method(tmp_path / "runs", values, budget={"target": float(number + 1)})
     rows = read_rows(tmp_path / "runs")
 
-    def welch(first: int, second: int) -> float:
-        """Welch's t with at most S - 1 degrees of freedom for each error, as scipy computes it."""
+    def compute_welch(first: int, second: int) -> float:
+        """Compute Welch's t with at most S - 1 degrees of freedom for each error, as scipy computes it."""
         return float(stats.ttest_ind(scores[first], scores[second], equal_var=False).pvalue)
 
-    corrected = correct_by_holm({pair: welch(*pair) for pair in itertools.combinations(range(3), 2)})
+    corrected = correct_by_holm({pair: compute_welch(*pair) for pair in itertools.combinations(range(3), 2)})
     for number, row in enumerate(rows):
         largest = max(p for pair, p in corrected.items() if number in pair)
         assert float(row["corrected_p"]) == pytest.approx(largest)
@@ -232,7 +232,7 @@ def test_one_seed_is_never_bold_and_has_no_interval(tmp_path: Path) -> None:
     assert figure.of == ""
 
 
-def test_of_a_loss_the_least_is_best(tmp_path: Path) -> None:
+def test_the_lowest_loss_is_best(tmp_path: Path) -> None:
     for target, loss in ((1.0, 2.0), (2.0, 1.0)):
         for seed in range(3):
             final = {"eval/mlm_loss": loss + 0.01 * seed}
@@ -245,7 +245,7 @@ def test_of_a_loss_the_least_is_best(tmp_path: Path) -> None:
 # ---- data sets
 
 
-def test_each_data_set_has_a_part_and_one_correction(folder: Path) -> None:
+def test_every_data_set_has_a_part_and_one_correction(folder: Path) -> None:
     record_method(folder, (0.2, 0.21, 0.22), dataset={"name": "maze_%"})
     record_method(folder, (0.3, 0.31, 0.32), dataset={"name": "maze_%"}, budget={"target": 5.0})
     tables = build_method_tables(compare(find_runs(folder)), TITLES)
@@ -260,7 +260,7 @@ def test_each_data_set_has_a_part_and_one_correction(folder: Path) -> None:
     assert tables[1].methods[0].p > alone
 
 
-def test_without_a_common_metric_nothing_is_written(tmp_path: Path) -> None:
+def test_nothing_is_written_without_a_common_metric(tmp_path: Path) -> None:
     record(tmp_path / "runs" / "a", run={"final_metrics": None, "status": "failed"})
     assert write_paper(tmp_path / "paper", compare(find_runs(tmp_path / "runs")), TITLES) == []
     assert not (tmp_path / "paper").exists()
@@ -270,7 +270,7 @@ def test_without_a_common_metric_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_latex_is_well_formed_with_label_and_caption(folder: Path) -> None:
-    cells = check_latex((write(folder) / "table.tex").read_text())
+    cells = check_latex((write_files(folder) / "table.tex").read_text())
     assert cells[0][0].strip() == "Method"
     assert "MACs per token (M)" in cells[0][3]
     text = (folder.parent / "paper" / "table.tex").read_text()
@@ -281,11 +281,11 @@ def test_latex_is_well_formed_with_label_and_caption(folder: Path) -> None:
 
 def test_the_evaluation_set_is_named_with_its_size(folder: Path, tmp_path: Path) -> None:
     """Sizes are those of the record of the data and, for tokens, of the halting statistics."""
-    assert "Quality, depth and compute on hops (inside, 4 tokens)." in (write(folder) / "table.tex").read_text()
+    assert "Quality, depth and compute on hops (inside, 4 tokens)." in (write_files(folder) / "table.tex").read_text()
     data = {"evaluation": {"inside": {"examples": 1512}, "beyond": {"examples": 7}}}
     runs = tmp_path / "more"
     record_method(runs, LOW, run={"data": data})
-    row, text = read_rows(runs)[0], (write(runs) / "table.tex").read_text()
+    row, text = read_rows(runs)[0], (write_files(runs) / "table.tex").read_text()
     assert (row["evaluation_set"], row["sequences"], row["tokens"]) == ("inside", "1512", "4")
     assert "on hops (inside, 1,512 sequences, 4 tokens)." in text
     assert "7" not in text.partition("on hops (")[2].partition(")")[0]
@@ -310,7 +310,7 @@ def test_the_size_of_an_evaluation_set_is_that_of_every_record(
 
 def test_parameters_are_a_column(folder: Path) -> None:
     record_method(folder, LOW, run={"parameters": 2_345_678}, budget={"target": 7.0})
-    heading, *rows = check_latex((write(folder) / "table.tex").read_text())
+    heading, *rows = check_latex((write_files(folder) / "table.tex").read_text())
     assert heading[-2].strip() == "Params"
     assert [row[-2].strip() for row in rows] == ["1k", "2.35M", "1k", "77"]
     assert [row["parameters"] for row in read_rows(folder)] == ["1000", "2345678", "1000", "77"]
@@ -336,11 +336,11 @@ def test_degrees_of_freedom_are_those_of_the_deciding_test(folder: Path) -> None
 def test_signs_of_latex_are_escaped(tmp_path: Path) -> None:
     record_method(tmp_path / "runs", (0.5, 0.6), dataset={"name": "50%_of_{a}&b"}, model={"note": "x_1#2"})
     record_method(tmp_path / "runs", (0.5, 0.6), dataset={"name": "50%_of_{a}&b"}, model={"note": "y^~\\"})
-    check_latex((write(tmp_path / "runs") / "table.tex").read_text())
+    check_latex((write_files(tmp_path / "runs") / "table.tex").read_text())
 
 
 def test_times_of_separate_runs_are_in_the_csv_alone(folder: Path) -> None:
-    assert "ime" not in (write(folder) / "table.tex").read_text()
+    assert "ime" not in (write_files(folder) / "table.tex").read_text()
     add_exit_files(folder / "0")
     remarks = [row["cost/ms_per_token/remark"] for row in read_rows(folder)]
     assert all("at another moment" in remark for remark in remarks)
@@ -353,11 +353,11 @@ def test_the_caption_names_different_numbers_of_steps(tmp_path: Path, steps: int
     baseline: dict[str, Any] = {"model": {"fixed_depth": 2}, "rival_of": "/runs/a"}
     record_method(tmp_path / "runs", HIGH, run={"steps": {"done": steps, "planned": 10}}, **baseline)
     sentence = "different numbers of steps: ACT-ALBERT: 48; ACT-ALBERT, fixed depth 2: 10."
-    assert (sentence in (write(tmp_path / "runs") / "table.tex").read_text()) == is_named
+    assert (sentence in (write_files(tmp_path / "runs") / "table.tex").read_text()) == is_named
 
 
 def test_commands_and_commits_of_every_run_are_listed(folder: Path) -> None:
-    text = (write(folder) / "commands.txt").read_text()
+    text = (write_files(folder) / "commands.txt").read_text()
     assert text.count("\npython -m adadepth seed=") == 9
     assert text.count("git commit abc123\n") == 9
     assert "# hops, ACT-ALBERT (target 5), seed 2, git commit abc123\npython -m adadepth seed=2\n" in text
@@ -365,7 +365,7 @@ def test_commands_and_commits_of_every_run_are_listed(folder: Path) -> None:
 
 def test_a_command_with_several_seeds_is_listed_once(tmp_path: Path) -> None:
     record_method(tmp_path / "runs", LOW, run={"command": "python -m adadepth seeds=3"})
-    text = (write(tmp_path / "runs") / "commands.txt").read_text()
+    text = (write_files(tmp_path / "runs") / "commands.txt").read_text()
     assert text == "# hops, ACT-ALBERT, seeds 0, 1, 2, git commit abc123\npython -m adadepth seeds=3\n"
 
 
@@ -394,7 +394,7 @@ def test_no_line_joins_a_model_and_its_matched_baselines(tmp_path: Path) -> None
 
 
 def test_the_figure_fits_a_column_with_readable_letters_and_embedded_fonts(folder: Path) -> None:
-    paper = write(folder)
+    paper = write_files(folder)
     root = ElementTree.parse(paper / "figure.svg").getroot()
     points = 12.0 * 3.3 * 72 / float(root.attrib["width"])  # of letters in a column of 3.3 inches
     assert points > 7
@@ -408,7 +408,7 @@ def test_the_figure_fits_a_column_with_readable_letters_and_embedded_fonts(folde
     }
 
 
-def test_without_common_compute_there_is_no_figure(tmp_path: Path) -> None:
+def test_no_figure_is_drawn_without_common_compute(tmp_path: Path) -> None:
     record(tmp_path / "runs" / "a")
     paths = write_paper(tmp_path / "paper", compare(find_runs(tmp_path / "runs")), TITLES)
     assert [path.name for path in paths] == ["table.csv", "table.tex", "commands.txt"]

@@ -18,7 +18,7 @@ from tests.pages_support import read_report
 
 
 def write_run(folder: Path, config: dict[str, Any], metrics: dict[str, float], depth: int | None = None) -> Path:
-    """The files of a run that its report reads here."""
+    """Write the files of a run that its report reads here."""
     folder.mkdir(exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     (folder / "run.json").write_text(json.dumps({"status": "finished", "final_metrics": metrics}), encoding="utf-8")
@@ -30,7 +30,7 @@ def write_run(folder: Path, config: dict[str, Any], metrics: dict[str, float], d
 COLA = {"model": {"name": "albert_act", "hidden_size": None}, "dataset": {"name": "cola"}}
 
 
-def test_a_run_that_matches_shows_the_nearest_published_model(tmp_path: Path) -> None:
+def test_a_matching_run_shows_the_nearest_published_model(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", COLA, {"eval/matthews": 0.301, "eval/loss": 0.5}, depth=12)
     (row,) = find_published_figures(read_run(run))
     assert (row["model"], row["published"], row["differences"]) == ("small", 33.8, "")
@@ -41,13 +41,13 @@ def test_a_run_that_matches_shows_the_nearest_published_model(tmp_path: Path) ->
     assert "33.80" in page
 
 
-def test_every_task_of_the_model_card_is_there(tmp_path: Path) -> None:
+def test_every_task_of_the_model_card_is_listed(tmp_path: Path) -> None:
     config = {**COLA, "dataset": {"name": "wnli"}}
     (row,) = find_published_figures(read_run(write_run(tmp_path / "run", config, {"eval/accuracy": 0.5}, depth=24)))
     assert (row["model"], row["published"]) == ("base", 65.1)
 
 
-def test_different_settings_are_told(tmp_path: Path) -> None:
+def test_different_settings_are_reported(tmp_path: Path) -> None:
     config = {
         "model": {"name": "trm", "hidden_size": 96, "num_steps": 16, "mixing": "positions"},
         "dataset": {"name": "sudoku_extreme", "max_train_examples": 1000, "max_evaluation_examples": 2000},
@@ -64,14 +64,14 @@ def test_different_settings_are_told(tmp_path: Path) -> None:
     ("albert_act", "my_texts", "eval/matthews"), ("ponder_albert", "cola", "eval/matthews"),
     ("albert_act", "cola", "eval/accuracy"),
 ])  # fmt: skip
-def test_other_runs_show_nothing(tmp_path: Path, model: str, dataset: str, metric: str) -> None:
+def test_other_runs_have_no_published_scores(tmp_path: Path, model: str, dataset: str, metric: str) -> None:
     config = {"model": {"name": model}, "dataset": {"name": dataset}}
     files = read_run(write_run(tmp_path, config, {metric: 0.3}))
     assert find_published_figures(files) == []
     assert build_published_figures(files) is None
 
 
-def test_loops_of_the_harness_have_their_figures(tmp_path: Path) -> None:
+def test_loops_of_the_harness_have_published_figures(tmp_path: Path) -> None:
     config = {"model": {"name": "looped", "core": 24, "hidden_size": 2048}, "dataset": {"name": "harness"}}
     metrics = {"harness/mmlu/fixed:1/acc": 0.4, "harness/mmlu/fixed:4/acc": 0.67, "harness/mmlu/fixed:4/seconds": 3.0}
     rows = find_published_figures(read_run(write_run(tmp_path, config, metrics)))
@@ -88,7 +88,7 @@ ROOTS = {
 
 @pytest.mark.slow
 def test_settings_of_the_file_exist() -> None:
-    """A key that was renamed would be told as a difference."""
+    """Check keys, since a renamed one would be reported as a difference."""
     for entry in load_published_figures():
         assert entry["family"] in families()
         config = configured(ROOTS[entry["family"]])

@@ -1,4 +1,4 @@
-"""The first section of a page: quality against compute, with a line through points of one model only."""
+"""First section of a page: quality against compute, with a line through points of one model only."""
 
 from __future__ import annotations
 
@@ -30,60 +30,60 @@ RIVAL_ROWS = [
 ]
 
 
-def panels_of(files: RunFiles) -> list[Panel]:
+def build_panels(files: RunFiles) -> list[Panel]:
     section = build_quality_section(files)
     assert section is not None
     return [panel for figure in section.figures for panel in figure.panels]
 
 
-def scatter_of(panel: Panel) -> Scatter:
+def get_scatter(panel: Panel) -> Scatter:
     assert isinstance(panel.mark, Scatter)
     return panel.mark
 
 
-def points_of(panel: Panel) -> dict[str, list[tuple[float, float]]]:
-    return {name: [(dot.x, dot.y) for dot in dots] for name, dots in scatter_of(panel).groups}
+def get_points(panel: Panel) -> dict[str, list[tuple[float, float]]]:
+    return {name: [(dot.x, dot.y) for dot in dots] for name, dots in get_scatter(panel).groups}
 
 
 def test_the_exit_rules_of_one_model_come_first_with_their_compute(tmp_path: Path) -> None:
     files = read_run(add_halting_files(add_exit_files(tmp_path)))
     study = files.of(EXIT_RULES)["sets"]["validation"]
-    (panel,) = panels_of(files)
-    drawn = sorted(point for points in points_of(panel).values() for point in points)
+    (panel,) = build_panels(files)
+    points_of_rules = sorted(point for points in get_points(panel).values() for point in points)
     rules = [row for row in study["rows"] if not row["rule"].startswith("oracle")]  # they see labels
     assert len(rules) < len(study["rows"])
-    assert drawn == sorted((row["macs"], row["quality"]["score"]) for row in rules)
-    (line,) = scatter_of(panel).lines
+    assert points_of_rules == sorted((row["macs"], row["quality"]["score"]) for row in rules)
+    (line,) = get_scatter(panel).lines
     assert line == sorted((row["macs"], row["quality"]["score"]) for row in study["rows"] if "macs" in row["pareto"])
     sections = sections_of_page(write_report(read_report(tmp_path)).read_text(encoding="utf-8"))
     assert next(iter(sections)) == "quality"
     assert "n = 300 sequences of validation" in sections["quality"]
 
 
-def test_it_is_drawn_once(tmp_path: Path) -> None:
+def test_quality_against_compute_is_drawn_once(tmp_path: Path) -> None:
     report = build_report(read_run(add_halting_files(add_exit_files(tmp_path))))
     titles = [panel.x.title for section in report.sections for figure in section.figures for panel in figure.panels
               if panel.x is not None]  # fmt: skip
     assert sum("MACs" in title for title in titles) == 1
 
 
-def test_a_line_joins_the_exits_of_one_network_and_not_its_own_mixture(tmp_path: Path) -> None:
+def test_a_line_joins_the_exits_of_one_network_without_its_mixture(tmp_path: Path) -> None:
     summary = make_summary(make_records(steps=4))
     files = dataclasses.replace(read_run(make_run(tmp_path)), others={EXITS: {"sets": {"validation": summary}}})
-    (panel,) = panels_of(files)
-    fixed, at_exits = points_of(panel).values()
+    (panel,) = build_panels(files)
+    fixed, at_exits = get_points(panel).values()
     expected = [(step / 4, row["quality"]["score"]) for step, row in enumerate(summary["steps"], start=1)]
     assert fixed == expected
-    assert scatter_of(panel).lines == [expected]
+    assert get_scatter(panel).lines == [expected]
     assert at_exits == [(pytest.approx(summary["exit"]["mean"] / 4), summary["exit"]["quality"]["score"])]
 
 
 def test_one_checkpoint_at_several_depths_is_one_line(tmp_path: Path) -> None:
     budgets = {"rows": BUDGET_ROWS, "set": "held_out", "unit": "updates", "knob": "k", "fitted_on": 5, "measured_on": 6}
     files = dataclasses.replace(read_run(make_run(tmp_path)), others={BUDGETS: budgets})
-    (panel,) = panels_of(files)
-    assert points_of(panel) == {"fitted to a target": [(0.25, 3.0), (0.7, 1.5)], "as trained": [(0.5, 2.0)]}
-    assert scatter_of(panel).lines == [[(0.25, 3.0), (0.5, 2.0), (0.7, 1.5)]]
+    (panel,) = build_panels(files)
+    assert get_points(panel) == {"fitted to a target": [(0.25, 3.0), (0.7, 1.5)], "as trained": [(0.5, 2.0)]}
+    assert get_scatter(panel).lines == [[(0.25, 3.0), (0.5, 2.0), (0.7, 1.5)]]
     assert panel.y is not None
     assert panel.y.title == "mlm loss, less is better"
     section = build_quality_section(files)
@@ -91,29 +91,29 @@ def test_one_checkpoint_at_several_depths_is_one_line(tmp_path: Path) -> None:
     assert section.of == "n = 6 sequences of held_out"
 
 
-def test_networks_that_were_trained_apart_have_no_line(tmp_path: Path) -> None:
+def test_separately_trained_networks_have_no_line(tmp_path: Path) -> None:
     files = dataclasses.replace(read_run(record(tmp_path / "run", work=0.6)), others={RIVALS: {"rows": RIVAL_ROWS}})
-    (panel,) = panels_of(files)
-    points = points_of(panel)
+    (panel,) = build_panels(files)
+    points = get_points(panel)
     assert points.pop("this run") == [(0.6, 0.9)]
     assert list(points.values()) == [[(pytest.approx(0.6 * 40 / 30), 0.8)]]
-    assert not scatter_of(panel).lines
+    assert not get_scatter(panel).lines
 
 
 def test_compared_architectures_come_first_without_a_line(tmp_path: Path) -> None:
     make_comparison(make_search_run(tmp_path))
     report = build_report(read_run(tmp_path))
-    first, *others = [section for section in report.sections if section.title]
+    first, *rest = [section for section in report.sections if section.title]
     assert first.title == "Quality against measured time"
-    assert not any(scatter_of(panel).lines for figure in first.figures for panel in figure.panels)
-    assert all(figure.name != "architectures" for section in others for figure in section.figures)
+    assert not any(get_scatter(panel).lines for figure in first.figures for panel in figure.panels)
+    assert all(figure.name != "architectures" for section in rest for figure in section.figures)
 
 
-def test_differences_below_the_least_relevant_one_look_small(tmp_path: Path) -> None:
+def test_differences_below_the_least_relevant_one_are_drawn_small(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = json.loads(json.dumps(RIVAL_ROWS))
     rows[1]["metrics"]["eval/score"] = 0.9001
     files = dataclasses.replace(read_run(record(tmp_path / "run")), others={RIVALS: {"rows": rows}})
-    (panel,) = panels_of(files)
+    (panel,) = build_panels(files)
     assert panel.y is not None
     low, high = panel.y.span
     assert high - low >= 4 * 0.005
@@ -128,20 +128,20 @@ def test_a_training_run_begins_with_its_own_fixed_and_shuffled_depths(tmp_path: 
     files = dataclasses.replace(
         read_run(make_run(tmp_path)), others={MATCHED_BASELINE: {"sets": {"inside": entry, "one": entry | {"std": 0}}}}
     )
-    (panel,) = panels_of(files)
-    assert points_of(panel) == {
+    (panel,) = build_panels(files)
+    assert get_points(panel) == {
         "fixed depth": [(3 / 8, 0.55), (4 / 8, 0.57)],
         "its own depths": [(3.2 / 8, 0.6)],
         "its own depths, shuffled": [(3.2 / 8, 0.5)],
     }
-    assert scatter_of(panel).lines == [[(3 / 8, 0.55), (4 / 8, 0.57)]]
+    assert get_scatter(panel).lines == [[(3 / 8, 0.55), (4 / 8, 0.57)]]
     assert "inside" in panel.title
     fitted = dataclasses.replace(
         files, others={MATCHED_BASELINE: {"sets": {"inside": entry | {"rule": "margin:0.25"}}}}
     )
-    (panel,) = panels_of(fitted)
-    assert "depths by margin:0.25" in points_of(panel)
+    (panel,) = build_panels(fitted)
+    assert "depths by margin:0.25" in get_points(panel)
 
 
-def test_a_run_that_measured_one_point_has_no_such_section(tmp_path: Path) -> None:
+def test_a_run_with_one_point_has_no_section_on_quality(tmp_path: Path) -> None:
     assert build_quality_section(read_run(make_run(tmp_path))) is None

@@ -1,3 +1,5 @@
+"""Summary of several seeds: means, sample deviations, and its page."""
+
 from __future__ import annotations
 
 import json
@@ -22,13 +24,13 @@ RUNS = [
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8))
-def test_mean_and_sample_deviation(values: list[float]) -> None:
-    found = summarise_seeds([(seed, {"eval/score": value}) for seed, value in enumerate(values)])
-    score = found["metrics"]["eval/score"]
+def test_mean_and_sample_deviation_equal_numpy(values: list[float]) -> None:
+    summary = summarise_seeds([(seed, {"eval/score": value}) for seed, value in enumerate(values)])
+    score = summary["metrics"]["eval/score"]
     assert score["mean"] == pytest.approx(np.mean(values), abs=1e-9)
     assert score["std"] == pytest.approx(np.std(values, ddof=1), abs=1e-9)
     assert score["values"] == {str(seed): value for seed, value in enumerate(values)}
-    assert (found["n"], score["n"]) == (len(values), len(values))
+    assert (summary["n"], score["n"]) == (len(values), len(values))
 
 
 def test_a_metric_that_a_run_lacks_has_the_smaller_n() -> None:
@@ -38,10 +40,10 @@ def test_a_metric_that_a_run_lacks_has_the_smaller_n() -> None:
 
 
 def test_one_seed_has_no_deviation() -> None:
-    found = summarise_seeds(RUNS[:1])
-    assert all("std" not in metric for metric in found["metrics"].values())
-    assert format_seeds(found).startswith("1 seed: 3")
-    line = next(line for line in format_seeds(found).splitlines() if line.startswith("eval/score"))
+    summary = summarise_seeds(RUNS[:1])
+    assert all("std" not in metric for metric in summary["metrics"].values())
+    assert format_seeds(summary).startswith("1 seed: 3")
+    line = next(line for line in format_seeds(summary).splitlines() if line.startswith("eval/score"))
     assert line.split()[2] == "-"
 
 
@@ -60,7 +62,7 @@ def test_the_table_shows_headline_metrics_in_the_order_of_seeds() -> None:
     assert "halting/exit_step/mean" in select_headline_metrics(summarise_seeds(RUNS))
 
 
-def test_a_directory_of_seeds_gets_a_page_of_its_own(tmp_path: Path) -> None:
+def test_a_directory_of_seeds_has_a_page(tmp_path: Path) -> None:
     summary = summarise_seeds(RUNS)
     write_json(tmp_path / SEEDS, summary)
     assert json.loads((tmp_path / "seeds.json").read_text(encoding="utf-8")) == summary
@@ -76,6 +78,6 @@ def test_a_directory_of_seeds_gets_a_page_of_its_own(tmp_path: Path) -> None:
     assert all("scope" in attributes for attributes in page.of("th"))
 
 
-def test_infinite_values_are_left_out() -> None:
-    found = summarise_seeds([(0, {"eval/loss": math.inf}), (1, {"eval/loss": -math.inf})])
-    assert found["metrics"] == {}
+def test_infinite_values_are_excluded() -> None:
+    summary = summarise_seeds([(0, {"eval/loss": math.inf}), (1, {"eval/loss": -math.inf})])
+    assert summary["metrics"] == {}

@@ -1,4 +1,4 @@
-"""The choice in a grid against hand-made scores, and the files of its summary."""
+"""Selection in a grid, compared with hand-made scores, and the files of its summary."""
 
 from __future__ import annotations
 
@@ -14,98 +14,100 @@ from adadepth.report.sweep import CellScores, build_grid_table, format_grid, sum
 Scores = dict[int, dict[int, float]]
 
 
-def cell(rate: str, scores: Scores, seeds: tuple[int, ...] = (0, 1), failure: str | None = None) -> CellScores:
+def make_cell(rate: str, scores: Scores, seeds: tuple[int, ...] = (0, 1), failure: str | None = None) -> CellScores:
     return CellScores({"trainer.learning_rate": rate}, seeds, scores, failure)
 
 
-def summary(*cells: CellScores, from_epoch: int = 2, maximize: bool = True) -> dict[str, Any]:
+def summarise(*cells: CellScores, from_epoch: int = 2, maximize: bool = True) -> dict[str, Any]:
     return summarise_grid(cells, from_epoch=from_epoch, maximize=maximize)
 
 
-def place(found: dict[str, Any]) -> tuple[str, int, int]:
-    chosen = found["chosen"]
-    return chosen["settings"]["trainer.learning_rate"], chosen["epoch"], chosen["seed"]
+def get_selected(content: dict[str, Any]) -> tuple[str, int, int]:
+    selected = content["chosen"]
+    return selected["settings"]["trainer.learning_rate"], selected["epoch"], selected["seed"]
 
 
 def test_the_best_mean_counts_and_not_the_best_run() -> None:
-    found = summary(
-        cell("1e-5", {0: {2: 0.9, 3: 0.2}, 1: {2: 0.1, 3: 0.2}}),  # 0.9 is the best run; means 0.5 and 0.2
-        cell("2e-5", {0: {2: 0.5, 3: 0.56}, 1: {2: 0.5, 3: 0.6}}),  # means 0.5 and 0.58
+    content = summarise(
+        make_cell("1e-5", {0: {2: 0.9, 3: 0.2}, 1: {2: 0.1, 3: 0.2}}),  # 0.9 is the best run; means 0.5 and 0.2
+        make_cell("2e-5", {0: {2: 0.5, 3: 0.56}, 1: {2: 0.5, 3: 0.6}}),  # means 0.5 and 0.58
     )
-    assert place(found) == ("2e-5", 3, 1)
-    chosen = found["chosen"]
-    assert (chosen["mean"], chosen["score"], chosen["n"]) == (pytest.approx(0.58), 0.6, 2)
-    assert chosen["std"] == pytest.approx(0.04 / 2**0.5)  # sample deviation of two values
-    assert [row["chosen"] for row in found["rows"]] == [False, False, False, True]
+    assert get_selected(content) == ("2e-5", 3, 1)
+    selected = content["chosen"]
+    assert (selected["mean"], selected["score"], selected["n"]) == (pytest.approx(0.58), 0.6, 2)
+    assert selected["std"] == pytest.approx(0.04 / 2**0.5)  # sample deviation of two values
+    assert [row["chosen"] for row in content["rows"]] == [False, False, False, True]
 
 
 def test_early_epochs_do_not_compete() -> None:
     scores = {0: {1: 0.9, 2: 0.4, 3: 0.5}, 1: {1: 0.9, 2: 0.4, 3: 0.5}}
-    assert place(summary(cell("1e-5", scores))) == ("1e-5", 3, 0)
-    assert place(summary(cell("1e-5", scores), from_epoch=1)) == ("1e-5", 1, 0)
-    assert summary(cell("1e-5", scores))["rows"][0]["remark"] == "too early"
+    assert get_selected(summarise(make_cell("1e-5", scores))) == ("1e-5", 3, 0)
+    assert get_selected(summarise(make_cell("1e-5", scores), from_epoch=1)) == ("1e-5", 1, 0)
+    assert summarise(make_cell("1e-5", scores))["rows"][0]["remark"] == "too early"
 
 
-def test_of_equal_means_the_earlier_epoch_and_then_the_first_cell_counts() -> None:
+def test_the_earlier_epoch_and_then_the_first_cell_wins_among_equal_means() -> None:
     same = {0: {2: 0.5, 3: 0.5}, 1: {2: 0.5, 3: 0.5}}
-    assert place(summary(cell("b", same), cell("a", same))) == ("b", 2, 0)
-    assert place(summary(cell("b", {0: {3: 0.5}, 1: {3: 0.5}}), cell("a", same))) == ("a", 2, 0)
+    assert get_selected(summarise(make_cell("b", same), make_cell("a", same))) == ("b", 2, 0)
+    assert get_selected(summarise(make_cell("b", {0: {3: 0.5}, 1: {3: 0.5}}), make_cell("a", same))) == ("a", 2, 0)
 
 
-def test_a_cell_that_lacks_a_seed_is_named_and_left_out() -> None:
-    found = summary(
-        cell("1e-5", {0: {2: 0.4}, 1: {2: 0.4}}),
-        cell("2e-5", {0: {2: 0.9}}, failure="ValueError: loss is not finite"),
-        cell("3e-5", {}, failure="DataError: gone"),
+def test_a_cell_that_lacks_a_seed_is_named_and_excluded() -> None:
+    content = summarise(
+        make_cell("1e-5", {0: {2: 0.4}, 1: {2: 0.4}}),
+        make_cell("2e-5", {0: {2: 0.9}}, failure="ValueError: loss is not finite"),
+        make_cell("3e-5", {}, failure="DataError: gone"),
     )
-    assert place(found) == ("1e-5", 2, 0)
-    assert [(row["n"], row["mean"], row["remark"]) for row in found["rows"][1:]] == [
+    assert get_selected(content) == ("1e-5", 2, 0)
+    assert [(row["n"], row["mean"], row["remark"]) for row in content["rows"][1:]] == [
         (1, 0.9, "1 of 2 seeds"), (0, None, "0 of 2 seeds"),
     ]  # fmt: skip
-    assert [(one["settings"]["trainer.learning_rate"], one["reason"]) for one in found["left_out"]] == [
+    assert [(one["settings"]["trainer.learning_rate"], one["reason"]) for one in content["left_out"]] == [
         ("2e-5", "ValueError: loss is not finite"), ("3e-5", "DataError: gone"),
     ]  # fmt: skip
 
 
-def test_an_epoch_that_one_seed_stopped_before_does_not_compete() -> None:
-    found = summary(cell("1e-5", {0: {2: 0.3, 3: 0.9}, 1: {2: 0.3}}))
-    assert place(found) == ("1e-5", 2, 0)
-    assert found["left_out"] == []
+def test_an_epoch_that_some_seed_lacks_does_not_compete() -> None:
+    content = summarise(make_cell("1e-5", {0: {2: 0.3, 3: 0.9}, 1: {2: 0.3}}))
+    assert get_selected(content) == ("1e-5", 2, 0)
+    assert content["left_out"] == []
 
 
 def test_one_seed_has_no_spread() -> None:
-    found = summary(cell("1e-5", {7: {2: 0.3, 3: 0.4}}, seeds=(7,)))
-    assert place(found) == ("1e-5", 3, 7)
-    assert found["chosen"]["std"] is None
-    assert "of one seed" in format_grid(named(found))
+    content = summarise(make_cell("1e-5", {7: {2: 0.3, 3: 0.4}}, seeds=(7,)))
+    assert get_selected(content) == ("1e-5", 3, 7)
+    assert content["chosen"]["std"] is None
+    assert "of one seed" in format_grid(add_names(content))
 
 
 def test_losses_are_minimised() -> None:
-    found = summary(cell("a", {0: {2: 0.3}, 1: {2: 0.5}}), cell("b", {0: {2: 0.7}, 1: {2: 0.2}}), maximize=False)
-    assert place(found) == ("a", 2, 0)
+    content = summarise(
+        make_cell("a", {0: {2: 0.3}, 1: {2: 0.5}}), make_cell("b", {0: {2: 0.7}, 1: {2: 0.2}}), maximize=False
+    )
+    assert get_selected(content) == ("a", 2, 0)
 
 
-def test_without_a_complete_cell_nothing_is_chosen() -> None:
-    found = summary(cell("a", {0: {2: 0.3}}), cell("b", {}))
-    assert found["chosen"] is None
-    assert "no selection: no epoch from 2 on has scores of all seeds" in format_grid(named(found))
+def test_nothing_is_selected_without_a_complete_cell() -> None:
+    content = summarise(make_cell("a", {0: {2: 0.3}}), make_cell("b", {}))
+    assert content["chosen"] is None
+    assert "no selection: no epoch from 2 on has scores of all seeds" in format_grid(add_names(content))
 
 
-def named(found: dict[str, Any]) -> dict[str, Any]:
-    return {"name": "act_cola", "metric": "eval/score", "from_epoch": 2, **found}
+def add_names(content: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "act_cola", "metric": "eval/score", "from_epoch": 2, **content}
 
 
 def test_the_summary_is_text_csv_latex_json_and_a_page(tmp_path: Path) -> None:
     scores = {0: {1: 0.1, 2: 0.25}, 1: {1: 0.2, 2: 0.35}}
-    found = named(summary(cell("1e-5", scores), cell("2e-5", {}, failure="ValueError: <nan>")))
-    found["chosen"] |= {
+    content = add_names(summarise(make_cell("1e-5", scores), make_cell("2e-5", {}, failure="ValueError: <nan>")))
+    content["chosen"] |= {
         "run": "runs/r",
         "checkpoint": "runs/r/c",
         "evaluation": "chosen/e",
         "submissions": ["CoLA.tsv"],
     }
-    page = write_grid(tmp_path, found).read_text()
-    assert json.loads((tmp_path / "choice.json").read_text()) == found
+    page = write_grid(tmp_path, content).read_text()
+    assert json.loads((tmp_path / "choice.json").read_text()) == content
     with (tmp_path / "tables" / "grid.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["trainer.learning_rate"], row["epoch"], row["n"], row["remark"]) for row in rows] == [
@@ -120,7 +122,7 @@ def test_the_summary_is_text_csv_latex_json_and_a_page(tmp_path: Path) -> None:
     assert 'href="submission/CoLA.tsv"' in page
     assert "ValueError: &lt;nan&gt;" in page
     assert "0.0707" in page
-    told = format_grid(found)
-    assert "chosen: trainer.learning_rate=1e-5, epoch 2: eval/score 0.3000 +- 0.0707 over 2 seeds" in told
-    assert "left out: trainer.learning_rate=2e-5: ValueError: <nan>" in told
-    assert len(build_grid_table(found).rows) == 3
+    text = format_grid(content)
+    assert "chosen: trainer.learning_rate=1e-5, epoch 2: eval/score 0.3000 +- 0.0707 over 2 seeds" in text
+    assert "left out: trainer.learning_rate=2e-5: ValueError: <nan>" in text
+    assert len(build_grid_table(content).rows) == 3

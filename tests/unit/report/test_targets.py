@@ -1,4 +1,4 @@
-"""A run that was set a depth says whether it was reached, and one that was cut says so: verdict, header, comparison."""
+"""Target depth of a run, and whether it was reached or the run was cut, in verdict, header and comparison."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 
 CUT = {"stopped_because": "time budget spent", "steps": {"done": 34, "planned": 60}}
-SAID = "time budget spent at step 34 of 60"
+CUT_REASON = "time budget spent at step 34 of 60"
 
 
-def run_with(folder: Path, depth: float, target: float | None = 3.0, unit: str = "updates", **told: Any) -> RunFiles:
-    return read_run(record(folder / "run", depth=depth, budget={"target": target, "unit": unit}, run=told))
+def make_run_files(
+    folder: Path, depth: float, target: float | None = 3.0, unit: str = "updates", **run_fields: Any
+) -> RunFiles:
+    return read_run(record(folder / "run", depth=depth, budget={"target": target, "unit": unit}, run=run_fields))
 
 
-def page_of(folder: Path, run: dict[str, Any]) -> str:
+def write_page(folder: Path, run: dict[str, Any]) -> str:
     path = make_run(folder, max_updates=6, evaluations=2) / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | run), encoding="utf-8")
     return write_report(read_report(folder)).read_text(encoding="utf-8")
@@ -44,36 +46,36 @@ def page_of(folder: Path, run: dict[str, Any]) -> str:
 def test_the_first_line_says_whether_the_target_was_reached(
     tmp_path: Path, depth: float, answer: str, first: str
 ) -> None:
-    found = verdict(run_with(tmp_path, depth))
-    assert next(iter(found)) == "target"
-    assert found["target"].answer == answer
-    assert found["target"].sentences[0].startswith(first)
-    assert len(found["target"].sentences) == (1 if answer == "yes" else 2), "advice where it was missed"
-    assert format_verdict_lines(found)[0] == (
+    findings = verdict(make_run_files(tmp_path, depth))
+    assert next(iter(findings)) == "target"
+    assert findings["target"].answer == answer
+    assert findings["target"].sentences[0].startswith(first)
+    assert len(findings["target"].sentences) == (1 if answer == "yes" else 2), "advice where it was missed"
+    assert format_verdict_lines(findings)[0] == (
         f"Was the target depth reached? {answer.capitalize()}: {depth:.3g}, target 3 updates per token."
     )
 
 
-def test_advice_names_what_went_wrong(tmp_path: Path) -> None:
+def test_advice_names_the_cause_of_a_missed_target(tmp_path: Path) -> None:
     early = {"final_metrics": {"eval/score": 0.5, "budget/target": 5.2}}
-    (_, advice) = verdict(run_with(tmp_path / "early", 4.4, **early))["target"].sentences
+    (_, advice) = verdict(make_run_files(tmp_path / "early", 4.4, **early))["target"].sentences
     assert "training ended while the target was still 5.2" in advice
     assert "'budget.targets=[3]'" in advice
-    (_, advice) = verdict(run_with(tmp_path / "cut", 4.4, **CUT))["target"].sentences
-    assert f"ended early ({SAID})" in advice
+    (_, advice) = verdict(make_run_files(tmp_path / "cut", 4.4, **CUT))["target"].sentences
+    assert f"ended early ({CUT_REASON})" in advice
 
 
-def test_a_depth_at_which_nobody_could_halt_yet_is_not_reached(tmp_path: Path) -> None:
-    files = run_with(tmp_path, 3.0, **CUT)
+def test_a_depth_before_halting_began_is_not_reached(tmp_path: Path) -> None:
+    files = make_run_files(tmp_path, 3.0, **CUT)
     files = dataclasses.replace(files, halting={**files.halting, "adaptation": {"is_set": True}})
-    found = verdict(files)["target"]
-    assert found.answer == "unknown"
-    assert "Training ended before halting began: all tokens had depth 3" in found.sentences[0]
-    assert f"ended early ({SAID})" in found.sentences[1]
+    finding = verdict(files)["target"]
+    assert finding.answer == "unknown"
+    assert "Training ended before halting began: all tokens had depth 3" in finding.sentences[0]
+    assert f"ended early ({CUT_REASON})" in finding.sentences[1]
 
 
-def test_an_interrupted_run_is_to_be_resumed_and_is_no_error(tmp_path: Path) -> None:
-    files = run_with(tmp_path, 3.0, status="interrupted", error="SystemExit: 130")
+def test_an_interrupted_run_is_advised_to_resume_without_an_error(tmp_path: Path) -> None:
+    files = make_run_files(tmp_path, 3.0, status="interrupted", error="SystemExit: 130")
     files = dataclasses.replace(files, halting={**files.halting, "adaptation": {"is_set": True}})
     answers = verdict(files)
     first, advice = answers["target"].sentences
@@ -81,41 +83,41 @@ def test_an_interrupted_run_is_to_be_resumed_and_is_no_error(tmp_path: Path) -> 
     assert "resume=" in advice
     assert "budget.gain" not in advice
     assert "because the run was interrupted" in answers["worth"].sentences[-1]
-    assert "ended with an error" not in page_of(
+    assert "ended with an error" not in write_page(
         tmp_path / "page", {"status": "interrupted", "error": "SystemExit: 130"}
     )
 
 
-def test_without_a_target_and_in_an_evaluation_nothing_is_asked(tmp_path: Path) -> None:
-    assert "target" not in verdict(run_with(tmp_path / "none", 3.0, target=None))
-    assert "target" not in verdict(run_with(tmp_path / "evaluation", 3.0, mode="evaluate"))
+def test_runs_without_a_target_and_evaluations_have_no_answer(tmp_path: Path) -> None:
+    assert "target" not in verdict(make_run_files(tmp_path / "none", 3.0, target=None))
+    assert "target" not in verdict(make_run_files(tmp_path / "evaluation", 3.0, mode="evaluate"))
 
 
 def test_fewer_blocks_than_a_ceiling_are_within_the_budget(tmp_path: Path) -> None:
     halting = {"unit": "task", "layers": describe_layers([0.0, 0.5, 0.5, 0.0, 0.0]), "cost": {}}
     for blocks, answer in ((3, "yes"), (1, "no")):
-        files = run_with(tmp_path / str(blocks), 1.0, blocks, "deepest_layer")
+        files = make_run_files(tmp_path / str(blocks), 1.0, blocks, "deepest_layer")
         assert verdict(dataclasses.replace(files, halting=halting))["target"].answer == answer
 
 
-def test_a_run_that_was_cut_says_so_on_its_page(tmp_path: Path) -> None:
-    page = page_of(tmp_path, CUT)
-    assert f"run ended early: {SAID}" in told(page.split("<main")[0]), "header"
-    assert SAID in sections_of_page(page)["verdict"]
+def test_the_page_of_a_cut_run_has_a_remark(tmp_path: Path) -> None:
+    page = write_page(tmp_path, CUT)
+    assert f"run ended early: {CUT_REASON}" in told(page.split("<main")[0]), "header"
+    assert CUT_REASON in sections_of_page(page)["verdict"]
     assert "run finished" not in told(page)
 
 
-def test_and_in_a_comparison(tmp_path: Path) -> None:
-    runs = [run_with(tmp_path / "cut", 2.0, **CUT), run_with(tmp_path / "whole", 3.0, target=4.0)]
+def test_a_comparison_has_remarks_on_cut_runs(tmp_path: Path) -> None:
+    runs = [make_run_files(tmp_path / "cut", 2.0, **CUT), make_run_files(tmp_path / "whole", 3.0, target=4.0)]
     sections = sections_of_page(write_comparison(tmp_path, compare(runs)).read_text(encoding="utf-8"))
-    assert f"ended early, {SAID}" in sections["differs"]
+    assert f"ended early, {CUT_REASON}" in sections["differs"]
     assert "ended early" in sections["runs"]
     assert "Was the target depth reached?" in sections["verdicts"]
 
 
-def test_a_budget_that_was_spent_with_the_last_update_cut_nothing(tmp_path: Path) -> None:
-    assert "ended early" not in told(page_of(tmp_path, {**CUT, "steps": {"done": 60, "planned": 60}}))
+def test_a_budget_spent_with_the_last_update_cuts_nothing(tmp_path: Path) -> None:
+    assert "ended early" not in told(write_page(tmp_path, {**CUT, "steps": {"done": 60, "planned": 60}}))
 
 
-def test_a_cut_run_of_before_says_as_much_as_it_knows(tmp_path: Path) -> None:
-    assert "run ended early: time budget spent" in told(page_of(tmp_path, {"stopped_because": "time budget spent"}))
+def test_a_cut_run_of_an_older_version_has_a_shorter_remark(tmp_path: Path) -> None:
+    assert "run ended early: time budget spent" in told(write_page(tmp_path, {"stopped_because": "time budget spent"}))

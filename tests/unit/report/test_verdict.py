@@ -1,4 +1,4 @@
-"""The verdict of a run: its sentences are built from the figures of the files, and say no where the answer is no."""
+"""Verdict of a run: its sentences are built from the figures of the files, and say no where the answer is no."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("run"), max_updates=6, evaluations=2)
 
 
-def with_files(files: RunFiles, **changed: Any) -> RunFiles:
+def replace_files(files: RunFiles, **changed: Any) -> RunFiles:
     return dataclasses.replace(files, **changed)
 
 
-def test_it_tells_the_figures_of_the_files(run: Path) -> None:
+def test_the_verdict_has_the_figures_of_the_files(run: Path) -> None:
     files = read_run(run)
-    found, everyone = verdict(files), files.halting["classes"]["all"]
-    assert found["adapts"].answer == "yes"
-    (first, *_) = found["adapts"].sentences
+    findings, everyone = verdict(files), files.halting["classes"]["all"]
+    assert findings["adapts"].answer == "yes"
+    (first, *_) = findings["adapts"].sentences
     assert first.startswith(f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates per token, at most 6")
     assert f"{max(everyone['histogram']) / everyone['n']:.0%}".removesuffix("%") + " % of" in first
-    assert found["adapts"].figures["effective_depths"] == pytest.approx(math.exp(everyone["entropy"]))
-    assert f"{100 * files.halting['cost']['adaptive_over_full']:.0f} %" in found["cost"].sentences[1]
-    assert json.loads(json.dumps(to_json(found), allow_nan=False))["adapts"].keys() == {
+    assert findings["adapts"].figures["effective_depths"] == pytest.approx(math.exp(everyone["entropy"]))
+    assert f"{100 * files.halting['cost']['adaptive_over_full']:.0f} %" in findings["cost"].sentences[1]
+    assert json.loads(json.dumps(to_json(findings), allow_nan=False))["adapts"].keys() == {
         "answer",
         "sentences",
         "figures",
@@ -72,10 +72,10 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
         (None, 50.0, "30 % of the compute"),  # of an earlier version
     ],
 )
-def test_the_share_of_compute_is_that_of_the_tables_of_exits(
+def test_the_share_of_compute_equals_that_of_the_tables_of_exits(
     predictions: float | None, prediction_macs: float, brief: str, run: Path
 ) -> None:
-    """Ten tokens with a mean of two updates, 30 and 100 multiply-accumulates each at their exits and at full depth."""
+    """Use ten tokens with a mean of two updates, 30 MACs each at their exits and 100 at full depth."""
     files = read_run(run)
     halting = dict(files.halting) | {"n": 10, "prediction_macs": prediction_macs, "max_depth": 6}
     halting |= {
@@ -83,115 +83,117 @@ def test_the_share_of_compute_is_that_of_the_tables_of_exits(
         "predictions_per_unit": predictions,
     }
     halting["cost"] = {"adaptive_macs": 300.0, "full_macs": 1000.0, "adaptive_over_full": 0.3}
-    cost = verdict(with_files(files, halting=halting))["cost"]
+    cost = verdict(replace_files(files, halting=halting))["cost"]
     assert re.sub(r", evaluation.*|; .*", "", cost.brief) == f"33 % of updates, {brief}"
     assert brief.replace("the compute", "the multiply-accumulates of full depth") in cost.sentences[1]
     # The first row of the report's table, the first tile, and the console's line on an evaluation agree.
-    (table,) = build_compute_section(with_files(files, halting=halting)).tables
+    (table,) = build_compute_section(replace_files(files, halting=halting)).tables
     share = f"{100 * table.rows[0]['of_full']:.1f}"
     assert f"{float(share):.0f} %" == brief.partition(" of")[0]
-    tile = overview(with_files(files, halting=halting)).html
+    tile = overview(replace_files(files, halting=halting)).html
     assert f"Compute needed</dt><dd>{share}%" in tile
     halting["cost"] |= {"executed_over_full": 1.0}
     assert describe_cost(halting)[0].startswith(f"compute needed {share}%")
 
 
-def test_it_comes_first_and_what_ran_comes_last(run: Path) -> None:
+def test_the_verdict_comes_first_and_the_settings_last(run: Path) -> None:
     sections = build_report(read_run(run)).sections
     assert [sections[0].anchor, sections[-1].anchor] == ["verdict", "run"]
 
 
-def test_the_demo_that_stopped_at_one_update(run: Path) -> None:
+def test_a_demo_that_stops_at_one_update_does_not_adapt(run: Path) -> None:
     files = read_run(run)
     everyone = {"n": 1000, "mean": 3.11, "std": 0.31, "entropy": 0.347, "histogram": [0, 0, 0, 890, 110, 0, 0]}
     halting = {"unit": "token", "max_depth": 6, "classes": {"all": everyone}}
-    found = verdict(with_files(files, halting=halting))["adapts"]
-    assert found.answer == "no"
-    assert found.brief.startswith("89 % of tokens stop at update 3; 3.11 ± 0.31")
-    assert found.sentences[0].startswith("Depth did not adapt: 89 % of 1,000 tokens stop at update 3 (3.11 ± 0.31")
+    finding = verdict(replace_files(files, halting=halting))["adapts"]
+    assert finding.answer == "no"
+    assert finding.brief.startswith("89 % of tokens stop at update 3; 3.11 ± 0.31")
+    assert finding.sentences[0].startswith("Depth did not adapt: 89 % of 1,000 tokens stop at update 3 (3.11 ± 0.31")
 
 
-def test_a_depth_that_is_set_is_no_failure(run: Path) -> None:
+def test_a_fixed_depth_by_setting_is_no_failure(run: Path) -> None:
     files = read_run(run)
     halting = {**files.halting, "adaptation": {"is_set": True}}
-    assert verdict(with_files(files, halting=halting))["adapts"].answer == "set"
+    assert verdict(replace_files(files, halting=halting))["adapts"].answer == "set"
 
 
 @pytest.mark.parametrize(("loss", "answer"), [(6.0, "unknown"), (6.995, "no"), (7.5, "no")])
 def test_a_model_that_knows_only_frequencies_is_not_worth_it(run: Path, loss: float, answer: str) -> None:
     baselines = {"unigram": {"cross_entropy": 7.0, "positions": 1523}}
     record = {"final_metrics": {"eval/mlm_loss": loss}, "baselines": baselines}
-    found = verdict(with_files(read_run(run), run=record))["worth"]
-    assert found.answer == answer
-    assert ("does not beat one that ignores its input" in found.brief) == (answer == "no")
-    assert found.figures["gain_over_unigram"] == pytest.approx(7.0 - loss)
-    assert "word frequencies only: mlm_loss" in found.sentences[0]
-    assert "not tested (nats per masked token, n 1,523; error unknown)" in found.sentences[0]
+    finding = verdict(replace_files(read_run(run), run=record))["worth"]
+    assert finding.answer == answer
+    assert ("does not beat one that ignores its input" in finding.brief) == (answer == "no")
+    assert finding.figures["gain_over_unigram"] == pytest.approx(7.0 - loss)
+    assert "word frequencies only: mlm_loss" in finding.sentences[0]
+    assert "not tested (nats per masked token, n 1,523; error unknown)" in finding.sentences[0]
     # An unknown error gives no interval and no p in files and tables.
-    (recorded,) = to_json({"worth": found})["worth"]["comparisons"]
+    (recorded,) = to_json({"worth": finding})["worth"]["comparisons"]
     assert {recorded[key] for key in ("low", "high", "p", "corrected_p")} == {None}
-    (row,) = build_baseline_table(found.comparisons).rows
+    (row,) = build_baseline_table(finding.comparisons).rows
     assert row["interval"] is None
 
 
-@pytest.mark.parametrize(("own", "remark"), [
+@pytest.mark.parametrize(("score", "remark"), [
     (0.9, ""), (0.7, "not clearly better than a bag of words (score 0.700 against 0.700)"),
     (0.5, "worse than a bag of words (score 0.500 against 0.700)"),
 ])  # fmt: skip
-def test_a_bag_of_words_is_a_remark_beside_the_answer(run: Path, own: float, remark: str) -> None:
+def test_a_bag_of_words_changes_the_remark_and_not_the_answer(run: Path, score: float, remark: str) -> None:
     scored = {"model": "logistic regression", "sets": {"held_out": {"score": 0.7}, "test": {"score": 0.99}}}
-    record = {"final_metrics": {"eval/score": own}, "baselines": {"bag_of_words": scored}}
+    record = {"final_metrics": {"eval/score": score}, "baselines": {"bag_of_words": scored}}
     files = read_run(run)
-    files.halting["classes"]["all"] |= {"accuracy": own, "accuracy_error": 0.01}
-    found = verdict(with_files(files, run=record))["worth"]
-    assert found.answer == "unknown"
-    assert f"Compared with logistic regression: score {own:.3f} against 0.700" in found.sentences[0]
-    assert found.brief == "; ".join(filter(None, ["no comparable baseline was run", remark]))
-    said = f"The model is {remark}; the answer does not depend on this."
-    assert (said in found.sentences) == bool(remark)
+    files.halting["classes"]["all"] |= {"accuracy": score, "accuracy_error": 0.01}
+    finding = verdict(replace_files(files, run=record))["worth"]
+    assert finding.answer == "unknown"
+    assert f"Compared with logistic regression: score {score:.3f} against 0.700" in finding.sentences[0]
+    assert finding.brief == "; ".join(filter(None, ["no comparable baseline was run", remark]))
+    sentence = f"The model is {remark}; the answer does not depend on this."
+    assert (sentence in finding.sentences) == bool(remark)
 
 
-def test_a_bag_of_words_leaves_the_fixed_depth_on_the_screen(run: Path) -> None:
+def test_a_bag_of_words_does_not_displace_the_fixed_depth(run: Path) -> None:
     scored = {"model": "logistic regression", "sets": {"held_out": {"score": 0.96}}}
     record = {"final_metrics": {"eval/score": 0.971}, "baselines": {"bag_of_words": scored}}
     files = read_run(run)
     files.halting["classes"]["all"] |= {"accuracy": 0.971, "accuracy_error": 0.01}
-    compared = {"sets": {"held_out": matched_set(4.0, 4.2, 4.3, depth=2.0)}}
-    found = verdict(with_files(files, run=record, others={MATCHED_BASELINE: compared}))["worth"]
-    assert found.answer == "yes"
-    assert found.brief.startswith("held_out/mlm_loss 4.000 against 4.200 of the same network at fixed depth 2, better")
-    assert found.brief.endswith("one seed; not clearly better than a bag of words (score 0.971 against 0.960)")
+    compared = {"sets": {"held_out": make_matched_set(4.0, 4.2, 4.3, depth=2.0)}}
+    finding = verdict(replace_files(files, run=record, others={MATCHED_BASELINE: compared}))["worth"]
+    assert finding.answer == "yes"
+    assert finding.brief.startswith(
+        "held_out/mlm_loss 4.000 against 4.200 of the same network at fixed depth 2, better"
+    )
+    assert finding.brief.endswith("one seed; not clearly better than a bag of words (score 0.971 against 0.960)")
 
 
-def test_a_model_that_always_says_the_commonest_class_of_sequences_is_not_worth_it(run: Path) -> None:
+def test_a_model_that_always_predicts_the_commonest_class_is_not_worth_it(run: Path) -> None:
     files = read_run(run)
     predicted = {"all": (200, 0.75), "label: common": (150, 1.0), "label: rare": (50, 0.0)}
     classes = {
         name: {**files.halting["classes"]["all"], "accuracy_n": n, "accuracy": right}
         for name, (n, right) in predicted.items()
     }
-    found = verdict(with_files(files, halting={**files.halting, "classes": classes}))["worth"]
-    assert found.answer == "no"
+    finding = verdict(replace_files(files, halting={**files.halting, "classes": classes}))["worth"]
+    assert finding.answer == "no"
     assert (
         "always predicting the most frequent label: accuracy 0.750 against 0.750, equal, below the least "
         "relevant difference of 0.005"
-    ) in found.sentences[0]
+    ) in finding.sentences[0]
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "unclear"), (0.95, "no"), (0.88, "unclear")])
-def test_against_a_fixed_depth(run: Path, other: float, answer: str) -> None:
+def test_a_run_is_compared_with_a_fixed_depth(run: Path, other: float, answer: str) -> None:
     rows = [{"kind": "adaptive", "max_depth": 6, "metrics": {"eval/score": 0.9, "eval/mlm_loss": 1}},
             {"kind": "fixed depth", "max_depth": 4, "metrics": {"eval/score": other, "eval/mlm_loss": 1}}]  # fmt: skip
     files = read_run(run)
     # Of two networks with an error of .01 each, a difference of .02 is 1.4 standard errors.
     files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
-    found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
-    assert found.answer == answer
-    assert f"score 0.900 against {other:.3f}" in found.sentences[0]
-    assert "one seed each" in found.sentences[0]
+    finding = verdict(replace_files(files, others={RIVALS: {"rows": rows}}))["worth"]
+    assert finding.answer == answer
+    assert f"score 0.900 against {other:.3f}" in finding.sentences[0]
+    assert "one seed each" in finding.sentences[0]
     # Without an error of the same figure, nothing is tested.
     files.halting["classes"]["all"].pop("accuracy_error")
-    untested = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
+    untested = verdict(replace_files(files, others={RIVALS: {"rows": rows}}))["worth"]
     assert untested.answer == "unknown"
     assert "not tested" in untested.sentences[0]
 
@@ -210,18 +212,18 @@ def test_a_run_without_mistakes_has_the_error_of_its_baseline(
             {"kind": "fixed depth", "max_depth": 4, "metrics": {"eval/score": 0.9}, "errors": errors}]  # fmt: skip
     files = read_run(run)
     files.halting["classes"]["all"] |= {"accuracy": 1.0, "accuracy_error": 0.0}
-    found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
-    assert found.answer == answer
-    assert words in found.sentences[0]
+    finding = verdict(replace_files(files, others={RIVALS: {"rows": rows}}))["worth"]
+    assert finding.answer == answer
+    assert words in finding.sentences[0]
 
 
-def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
+def test_the_table_of_baselines_has_the_comparisons_of_the_verdict(run: Path) -> None:
     rows = [{"kind": "adaptive", "max_depth": 6, "mean": 2.5, "adaptive_macs": 30.0, "metrics": {"eval/score": 0.9}},
             {"kind": "fixed depth", "max_depth": 4, "mean": 4.0, "adaptive_macs": 40.0, "metrics": {"eval/score": 0.8},
              "errors": {"eval/score": 0.03}}]  # fmt: skip
     files = read_run(run)
     files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.04}
-    files = with_files(files, others={RIVALS: {"rows": rows}})
+    files = replace_files(files, others={RIVALS: {"rows": rows}})
     (recorded,) = to_json(verdict(files))["worth"]["comparisons"]
     half_width = stats.t.ppf(0.975, 19) * 0.05
     assert recorded | {"remark": ""} == {
@@ -236,7 +238,7 @@ def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("greater", "answer"), [(False, "yes"), (True, "no"), (None, "no")])
-def test_the_direction_of_the_selecting_metric_is_that_of_the_settings(
+def test_the_direction_of_the_selecting_metric_follows_the_settings(
     run: Path, greater: bool | None, answer: str
 ) -> None:
     rival = {"kind": "fixed depth", "max_depth": 4, "metrics": {"eval/edits": 0.9}, "errors": {"eval/edits": 0.01}}
@@ -244,35 +246,35 @@ def test_the_direction_of_the_selecting_metric_is_that_of_the_settings(
     files = read_run(run)
     files.halting["classes"]["all"] |= {"accuracy": 0.2, "accuracy_error": 0.01}
     files.config["trainer"] = {"metric_for_best_model": "eval_edits", "greater_is_better": greater}
-    found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
-    assert found.answer == answer
-    assert f"{'better' if answer == 'yes' else 'worse'} by 0.700" in found.sentences[0]
+    finding = verdict(replace_files(files, others={RIVALS: {"rows": rows}}))["worth"]
+    assert finding.answer == answer
+    assert f"{'better' if answer == 'yes' else 'worse'} by 0.700" in finding.sentences[0]
 
 
-def network(depth: int | None, macs: float, scores: dict[int, float], **others: Any) -> list[dict[str, Any]]:
-    """Rows of networks that differ only in the seed; the adaptive one has no depth."""
+def make_networks(depth: int | None, macs: float, scores: dict[int, float], **fields: Any) -> list[dict[str, Any]]:
+    """Return rows of networks that differ only in the seed; the adaptive one has no depth."""
     kind = {"kind": "adaptive", "max_depth": 6} if depth is None else {"kind": "fixed depth", "depth": depth}
     return [
         {**kind, "group": "g", "seed": seed, "n": 10, "mean": 2.5, "std": 0.0, "max_depth": 6, "adaptive_macs": macs,
-         "metrics": {"eval/score": score}, **others}
+         "metrics": {"eval/score": score}, **fields}
         for seed, score in scores.items()
     ]  # fmt: skip
 
 
-def test_the_best_baseline_of_at_most_the_compute_decides(run: Path) -> None:
-    """A costlier one is better, and a cheaper one is worse than the one that decides."""
-    rows = [*network(None, 100.0, {0: 0.9}), *network(1, 60.0, {0: 0.5}), *network(2, 100.9, {0: 0.8}),
-            *network(3, 130.0, {0: 0.99})]  # fmt: skip
+def test_the_best_baseline_within_the_compute_decides(run: Path) -> None:
+    """Add a costlier one that is better, and a cheaper one that is worse than the one that decides."""
+    rows = [*make_networks(None, 100.0, {0: 0.9}), *make_networks(1, 60.0, {0: 0.5}),
+            *make_networks(2, 100.9, {0: 0.8}), *make_networks(3, 130.0, {0: 0.99})]  # fmt: skip
     for row in rows[1:]:
         row["errors"] = {"eval/score": 0.01}
     files = read_run(run)
     files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
-    found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
-    assert found.answer == "yes"
-    decided = {pair.key: pair.is_deciding for pair in found.comparisons}
+    finding = verdict(replace_files(files, others={RIVALS: {"rows": rows}}))["worth"]
+    assert finding.answer == "yes"
+    decided = {pair.key: pair.is_deciding for pair in finding.comparisons}
     assert decided == {"fixed_depth/1": False, "fixed_depth": True, "fixed_depth/3": False}
-    assert "the matched baseline trained at fixed depth 2 (101 % of its compute), better by 0.100" in found.brief
-    (costly,) = [sentence for sentence in found.sentences if "depth 3 (130 % of its compute)" in sentence]
+    assert "the matched baseline trained at fixed depth 2 (101 % of its compute), better by 0.100" in finding.brief
+    (costly,) = [sentence for sentence in finding.sentences if "depth 3 (130 % of its compute)" in sentence]
     assert "worse by 0.090" in costly
     assert costly.endswith("(one seed each; not counted in the answer).")
 
@@ -284,39 +286,39 @@ def test_the_best_baseline_of_at_most_the_compute_decides(run: Path) -> None:
 def test_a_baseline_of_another_number_of_steps_is_named_in_the_answer(
     run: Path, steps: tuple[int, int | None], remark: str
 ) -> None:
-    rows = [*network(None, 100.0, {0: 0.9}), *network(2, 100.9, {0: 0.8}, errors={"eval/score": 0.01})]
+    rows = [*make_networks(None, 100.0, {0: 0.9}), *make_networks(2, 100.9, {0: 0.8}, errors={"eval/score": 0.01})]
     counted = [{**row, "steps": count} for row, count in zip(rows, steps, strict=True)]
     files = read_run(run)
     files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
-    found = verdict(with_files(files, others={RIVALS: {"rows": counted}}))["worth"]
-    assert remark in found.brief
-    assert remark.removesuffix(", better by") in found.sentences[0]
+    finding = verdict(replace_files(files, others={RIVALS: {"rows": counted}}))["worth"]
+    assert remark in finding.brief
+    assert remark.removesuffix(", better by") in finding.sentences[0]
 
 
 def test_seeds_are_compared_by_welch_and_holm(run: Path) -> None:
     adaptive, first, second = {0: 0.9, 1: 0.92, 2: 0.93}, {0: 0.85, 1: 0.84, 2: 0.87}, {0: 0.9, 1: 0.91, 2: 0.89}
-    rows = [*network(None, 100.0, adaptive), *network(2, 80.0, first), *network(3, 120.0, second)]
+    rows = [*make_networks(None, 100.0, adaptive), *make_networks(2, 80.0, first), *make_networks(3, 120.0, second)]
     files = dataclasses.replace(read_run(run), halting={}, missing={HALTING: "there is none"})
-    summary = with_files(files, others={RIVALS: {"rows": rows}, SEEDS: {"seeds": [0, 1, 2], "n": 3, "metrics": {}}})
+    summary = replace_files(files, others={RIVALS: {"rows": rows}, SEEDS: {"seeds": [0, 1, 2], "n": 3, "metrics": {}}})
     spread = {"mean": 0.4, "std": 0.1, "n": 3, "values": {}}
     seeds = {"seeds": [0, 1, 2], "n": 3, "metrics": {"halting/all/std": spread}}
-    alone = verdict(with_files(files, others={SEEDS: seeds}))
+    alone = verdict(replace_files(files, others={SEEDS: seeds}))
     assert alone["worth"].answer == "unknown"
     assert "No baseline was trained for these seeds" in alone["worth"].sentences[0]
     assert "rival_of" in alone["worth"].brief
     seeds["metrics"] = {"halting/all/std": {**spread, "mean": 0.0}}
-    assert verdict(with_files(files, others={SEEDS: seeds})) == {}, "a fixed depth is a baseline itself"
-    (found,) = verdict(summary).values()
+    assert verdict(replace_files(files, others={SEEDS: seeds})) == {}, "a fixed depth is a baseline itself"
+    (finding,) = verdict(summary).values()
     p_values = [
         stats.ttest_ind([*adaptive.values()], [*scores.values()], equal_var=False).pvalue for scores in (first, second)
     ]
-    assert [pair.p for pair in found.comparisons] == pytest.approx(p_values)
-    assert [pair.corrected for pair in found.comparisons] == pytest.approx([2 * p_values[0], p_values[1]])
+    assert [pair.p for pair in finding.comparisons] == pytest.approx(p_values)
+    assert [pair.corrected for pair in finding.comparisons] == pytest.approx([2 * p_values[0], p_values[1]])
     expected = stats.ttest_ind([*adaptive.values()], [*first.values()], equal_var=False).confidence_interval()
     interval = f"95 % interval of the gain {expected.low:+.3f} to {expected.high:+.3f}"
-    assert f"score 0.917 against 0.853, better by 0.063 ({interval}) (n 3 seeds each)." in found.sentences[0]
-    assert found.answer == "yes"
-    assert found.brief.endswith("; 3 seeds")
+    assert f"score 0.917 against 0.853, better by 0.063 ({interval}) (n 3 seeds each)." in finding.sentences[0]
+    assert finding.answer == "yes"
+    assert finding.brief.endswith("; 3 seeds")
 
 
 def make_gain(measure: str, adaptive: float, baseline: float, error: float | None = 0.001, **other: Any) -> dict:
@@ -324,18 +326,20 @@ def make_gain(measure: str, adaptive: float, baseline: float, error: float | Non
     return gain | {"sequences": 64, "baseline_depth": None} | other
 
 
-def matched_set(own: float, fixed: float, dealt: float, *, std: float = 1.0, depth: float = 3.25) -> dict[str, Any]:
-    """A set that was read at one depth, with a mean of 3.25."""
-    about = {"examples": 64, "of_examples": 100, "predictions": 500, "mean": 3.25, "std": std, "rule": None}
+def make_matched_set(
+    loss: float, fixed: float, shuffled: float, *, std: float = 1.0, depth: float = 3.25
+) -> dict[str, Any]:
+    """Return a set that was read at one depth, with a mean of 3.25."""
+    counts = {"examples": 64, "of_examples": 100, "predictions": 500, "mean": 3.25, "std": std, "rule": None}
     gains = {
-        "fixed": {"mlm_loss": make_gain("mlm_loss", own, fixed, baseline_depth=depth)},
-        "permuted": {"mlm_loss": make_gain("mlm_loss", own, dealt)},
+        "fixed": {"mlm_loss": make_gain("mlm_loss", loss, fixed, baseline_depth=depth)},
+        "permuted": {"mlm_loss": make_gain("mlm_loss", loss, shuffled)},
     }
-    return {**about, "own": {"mlm_loss": own}, "gains": gains}
+    return {**counts, "own": {"mlm_loss": loss}, "gains": gains}
 
 
 @pytest.mark.parametrize(
-    ("fixed", "dealt", "answer"),
+    ("fixed", "shuffled", "answer"),
     [
         (4.2, 4.3, "yes"),
         (4.2, 4.001, "partly"),
@@ -345,32 +349,32 @@ def matched_set(own: float, fixed: float, dealt: float, *, std: float = 1.0, dep
         (4.001, 4.2, "partly"),
     ],
 )
-def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
-    run: Path, fixed: float, dealt: float, answer: str
+def test_a_run_is_compared_with_itself_at_one_depth_and_at_shuffled_depths(
+    run: Path, fixed: float, shuffled: float, answer: str
 ) -> None:
-    compared = {"sets": {"held_out": matched_set(4.0, fixed, dealt)}}
-    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
-    assert found.answer == answer
-    assert found.figures == {
+    compared = {"sets": {"held_out": make_matched_set(4.0, fixed, shuffled)}}
+    finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
+    assert finding.answer == answer
+    assert finding.figures == {
         "gain_over_fixed_step/held_out": pytest.approx(fixed - 4.0),
-        "gain_over_random_depths/held_out": pytest.approx(dealt - 4.0),
+        "gain_over_random_depths/held_out": pytest.approx(shuffled - 4.0),
     }
-    fixed_words, shuffled_words = found.sentences[-2:]
+    fixed_words, shuffled_words = finding.sentences[-2:]
     assert "the same network at fixed depths 3 and 4, mixed to its mean of 3.25 updates" in fixed_words
     assert "one seed" in fixed_words
     assert "64 of 100 sequences" in shuffled_words
 
 
 @pytest.mark.parametrize(
-    ("fixed", "dealt", "words"),
+    ("fixed", "shuffled", "words"),
     [(4.2, 4.001, "better than fixed depth 2, not clearly better than its own depths shuffled"),
      (3.5, 4.2, "better than its own depths shuffled, worse than fixed depth 2")],
 )  # fmt: skip
-def test_mixed_results_name_what_the_run_is_better_than(run: Path, fixed: float, dealt: float, words: str) -> None:
-    compared = {"sets": {"held_out": matched_set(4.0, fixed, dealt, depth=2.0)}}
-    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
-    assert found.brief.startswith(f"{words}; held_out/mlm_loss 4.000 against {fixed:.3f} of the same network")
-    assert found.sentences[0] == f"The run is {words}."
+def test_mixed_results_name_the_beaten_baselines(run: Path, fixed: float, shuffled: float, words: str) -> None:
+    compared = {"sets": {"held_out": make_matched_set(4.0, fixed, shuffled, depth=2.0)}}
+    finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
+    assert finding.brief.startswith(f"{words}; held_out/mlm_loss 4.000 against {fixed:.3f} of the same network")
+    assert finding.sentences[0] == f"The run is {words}."
 
 
 @pytest.mark.parametrize(
@@ -389,9 +393,9 @@ def test_the_headline_is_of_the_set_that_earns_the_answer(
         name: {"n": 64, "exit": {"mean": 2.5, "gain": make_gain("accuracy", 0.7, 0.7 - gain, baseline_depth=2.0)}}
         for name, gain in (("inside", inside), ("beyond", beyond))
     }
-    found = verdict(with_files(read_run(run), others={EXITS: {"sets": sets}}))["worth"]
-    assert found.answer == answer
-    assert found.brief.startswith(start)
+    finding = verdict(replace_files(read_run(run), others={EXITS: {"sets": sets}}))["worth"]
+    assert finding.answer == answer
+    assert finding.brief.startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -409,46 +413,46 @@ def test_the_headline_is_of_the_set_that_earns_the_answer(
         (4.006, 0.001, 2.0, "partly", "better than its own depths shuffled, not clearly better than fixed depth 2; "),
     ],
 )
-def test_a_fixed_depth_that_is_as_good_with_less_compute_suffices(
+def test_an_equally_good_fixed_depth_with_less_compute_suffices(
     run: Path, fixed: float, error: float, depth: float, answer: str, start: str
 ) -> None:
-    entry = matched_set(4.0, fixed, 4.2, depth=depth)
+    entry = make_matched_set(4.0, fixed, 4.2, depth=depth)
     entry["gains"]["fixed"]["mlm_loss"]["error"] = error
-    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
-    assert found.answer == answer
-    assert found.brief.startswith(start)
-    assert found.sentences[0].lower().startswith(start.partition(";")[0] if answer == "no" else "the run is better")
-    assert ("better than 1 of 2 baselines" in found.brief) == (answer == "no")
+    finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
+    assert finding.answer == answer
+    assert finding.brief.startswith(start)
+    assert finding.sentences[0].lower().startswith(start.partition(";")[0] if answer == "no" else "the run is better")
+    assert ("better than 1 of 2 baselines" in finding.brief) == (answer == "no")
 
 
 def test_an_untested_fixed_depth_is_not_beaten(run: Path) -> None:
-    entry = matched_set(4.0, 4.2, 4.3)
+    entry = make_matched_set(4.0, 4.2, 4.3)
     entry["gains"]["fixed"]["mlm_loss"]["error"] = None
-    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
-    assert found.answer == "partly"
+    finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
+    assert finding.answer == "partly"
 
 
 def test_a_shallower_fixed_depth_may_be_the_better_baseline(run: Path) -> None:
-    compared = {"sets": {"held_out": matched_set(4.0, 3.9, 4.3, depth=2.0)}}
-    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
-    assert found.answer == "no"
-    assert "at fixed depth 2, the best up to its mean of 3.25 updates" in found.sentences[1]
-    assert "of the same network at fixed depth 2, " in found.brief
+    compared = {"sets": {"held_out": make_matched_set(4.0, 3.9, 4.3, depth=2.0)}}
+    finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
+    assert finding.answer == "no"
+    assert "at fixed depth 2, the best up to its mean of 3.25 updates" in finding.sentences[1]
+    assert "of the same network at fixed depth 2, " in finding.brief
 
 
-def test_full_depth_is_told_beside_the_best_fixed_depth(run: Path) -> None:
+def test_full_depth_is_reported_beside_the_best_fixed_depth(run: Path) -> None:
     gain = make_gain("accuracy", 0.7, 0.6, 0.01, baseline_depth=2.0, selected_on=63)
     gain |= {"full_depth": 6, "full_depth_value": 0.75}
     exits = {"sets": {"test": {"n": 127, "exit": {"mean": 2.5, "gain": gain}}}}
-    found = verdict(with_files(read_run(run), others={EXITS: exits}))["worth"]
-    assert found.answer == "yes"
-    told = "; 0.700 against 0.750 at full depth (6 updates, 100 % of the compute)"
-    assert told in found.sentences[0]
-    assert told in found.brief
-    assert "accuracy 0.700 against 0.600 on half of the 127 sequences, better by" in found.sentences[0]
-    assert ", on half of the 127 sequences; " in found.brief
-    assert "n 64 sequences or groups of them; the fixed step was selected on 63 others)" in found.sentences[0]
-    (recorded,) = to_json({"worth": found})["worth"]["comparisons"]
+    finding = verdict(replace_files(read_run(run), others={EXITS: exits}))["worth"]
+    assert finding.answer == "yes"
+    phrase = "; 0.700 against 0.750 at full depth (6 updates, 100 % of the compute)"
+    assert phrase in finding.sentences[0]
+    assert phrase in finding.brief
+    assert "accuracy 0.700 against 0.600 on half of the 127 sequences, better by" in finding.sentences[0]
+    assert ", on half of the 127 sequences; " in finding.brief
+    assert "n 64 sequences or groups of them; the fixed step was selected on 63 others)" in finding.sentences[0]
+    (recorded,) = to_json({"worth": finding})["worth"]["comparisons"]
     assert (recorded["full_depth"], recorded["full_depth_value"]) == (6, 0.75)
 
 
@@ -468,8 +472,8 @@ def test_a_significant_difference_may_be_too_small_to_matter() -> None:
     assert "not significant" not in pair.difference
 
 
-def with_difficulties(files: RunFiles, accuracies: dict[str, float], **everyone: Any) -> RunFiles:
-    """A run whose units have one of two labels, 400 each, and equally many units of every difficulty."""
+def add_difficulties(files: RunFiles, accuracies: dict[str, float], **everyone: Any) -> RunFiles:
+    """Return a run whose units have one of two labels, 400 each, and equally many units of every difficulty."""
     base = {**files.halting["classes"]["all"], "n": 800, **everyone}
     classes = {"all": {**base, "accuracy_n": 800, "accuracy": sum(accuracies.values()) / len(accuracies)}}
     classes |= {f"label: {name}": {**base, "accuracy_n": 400, "accuracy": 0.5} for name in ("a", "b")}
@@ -477,49 +481,49 @@ def with_difficulties(files: RunFiles, accuracies: dict[str, float], **everyone:
     classes |= {
         f"difficulty {name}": {**base, "n": n, "accuracy_n": n, "accuracy": right} for name, right in accuracies.items()
     }
-    return with_files(files, halting={**files.halting, "classes": classes, "adaptation": {}})
+    return replace_files(files, halting={**files.halting, "classes": classes, "adaptation": {}})
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "said"),
+    ("accuracies", "phrase"),
     [({"<= 1": 0.9, "2": 0.52, "3": 0.5, "> 3": 0.45}, "above chance (50 %) only at difficulty <= 1"),
      ({"<= 1": 0.9, "2": 0.9, "3": 0.9, "> 3": 0.45}, ""), ({"<= 1": 0.9, "> 1": 0.9}, None),
      ({"<= 1": 0.52, "> 1": 0.49}, "above chance (50 %) at no difficulty")],
 )  # fmt: skip
-def test_depth_at_chance_is_told(run: Path, accuracies: dict[str, float], said: str | None) -> None:
-    found = verdict(with_difficulties(read_run(run), accuracies))["adapts"]
-    assert found.answer in ("yes", "varies")
-    assert any("of a model at chance" in sentence for sentence in found.sentences) == (said is not None)
-    assert ("above chance" in found.brief) == bool(said)
-    assert (said or "") in found.brief
+def test_depth_of_a_model_at_chance_is_reported(run: Path, accuracies: dict[str, float], phrase: str | None) -> None:
+    finding = verdict(add_difficulties(read_run(run), accuracies))["adapts"]
+    assert finding.answer in ("yes", "varies")
+    assert any("of a model at chance" in sentence for sentence in finding.sentences) == (phrase is not None)
+    assert ("above chance" in finding.brief) == bool(phrase)
+    assert (phrase or "") in finding.brief
 
 
-def test_tokens_of_one_sequence_are_no_independent_predictions(run: Path) -> None:
+def test_tokens_of_one_sequence_are_not_independent_predictions(run: Path) -> None:
     accuracies = {"<= 1": 0.6, "> 1": 0.6}
-    assert "chance" not in " ".join(verdict(with_difficulties(read_run(run), accuracies))["adapts"].sentences)
-    wide = with_difficulties(read_run(run), accuracies, accuracy_error=0.1)  # of 24 independent predictions
+    assert "chance" not in " ".join(verdict(add_difficulties(read_run(run), accuracies))["adapts"].sentences)
+    wide = add_difficulties(read_run(run), accuracies, accuracy_error=0.1)  # of 24 independent predictions
     assert "above chance (50 %) at no difficulty" in verdict(wide)["adapts"].brief
 
 
-def test_depth_and_cost_name_the_set_where_there_are_several(run: Path) -> None:
+def test_depth_and_cost_name_the_set_if_there_are_several(run: Path) -> None:
     files = read_run(run)
     halting = {**files.halting, "set": "inside"}
-    assert "on inside, " not in verdict(with_files(files, halting=halting))["adapts"].brief
+    assert "on inside, " not in verdict(replace_files(files, halting=halting))["adapts"].brief
     several = {**files.run, "final_metrics": {"eval/tokens_per_second": 9.0, "eval/beyond/tokens_per_second": 9.0}}
-    found = verdict(with_files(files, run=several, halting=halting))
+    findings = verdict(replace_files(files, run=several, halting=halting))
     for question in ("adapts", "cost"):
-        assert found[question].brief.startswith("on inside, ")
-        assert found[question].sentences[-1] == "These are figures of inside, the first of 2 evaluated sets."
+        assert findings[question].brief.startswith("on inside, ")
+        assert findings[question].sentences[-1] == "These are figures of inside, the first of 2 evaluated sets."
 
 
-def test_the_cost_of_a_fitted_rule_is_told_beside_that_of_no_rule(run: Path) -> None:
-    entry = matched_set(4.0, 3.9, 3.9) | {"rule": "margin:0.123456", "max_depth": 6}
-    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))
-    assert "of updates with margin:0.123" in found["cost"].brief
+def test_the_cost_of_a_fitted_rule_is_reported_beside_that_of_no_rule(run: Path) -> None:
+    entry = make_matched_set(4.0, 3.9, 3.9) | {"rule": "margin:0.123456", "max_depth": 6}
+    findings = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))
+    assert "of updates with margin:0.123" in findings["cost"].brief
     assert "With margin:0.123, whose quality is compared above, it is 3.25 of 6 updates (54 %)." in " ".join(
-        found["cost"].sentences
+        findings["cost"].sentences
     )
-    assert found["worth"].brief.startswith("with exit rule margin:0.123, held_out/mlm_loss 4.000")
+    assert findings["worth"].brief.startswith("with exit rule margin:0.123, held_out/mlm_loss 4.000")
 
 
 @pytest.mark.parametrize(("rule", "brief"), [
@@ -531,29 +535,29 @@ def test_measured_times_of_exit_rules_stand_beside_their_compute(run: Path, rule
     rows = [{"rule": name, "macs_ratio": 2.0, "time_ratio": ratios} for name, ratios in times.items()]
     files = read_run(run)
     files.config["model"] = {"exit_rule": rule}
-    found = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["cost"]
-    assert found.brief.endswith(brief)
+    finding = verdict(replace_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["cost"]
+    assert finding.brief.endswith(brief)
     assert (
         "Measured: the exit rule margin:0.90 takes 80 % (batch size 1), 125 % (batch size 8) of the time of full "
         "depth, with 50 % of its compute."
-    ) in found.sentences
+    ) in finding.sentences
 
 
-@pytest.mark.parametrize(("ratio", "said"), [
+@pytest.mark.parametrize(("ratio", "text"), [
     (1.5, "1.50 times as fast"), (0.8, "slower, 1.25 times the time"),
 ])  # fmt: skip
-def test_a_slow_down_does_not_read_as_a_speed_up(ratio: float, said: str) -> None:
-    assert format_speed(ratio) == said
+def test_a_slow_down_is_not_called_a_speed_up(ratio: float, text: str) -> None:
+    assert format_speed(ratio) == text
 
 
-@pytest.mark.parametrize(("ratio", "limits", "said"), [
+@pytest.mark.parametrize(("ratio", "limits", "text"), [
     (1.5, (1.25, 1.6), "1.50 times as fast (1.25 to 1.60)"),
     (0.8, (0.5, 0.99), "slower, 1.25 times the time (1.01 to 2.00)"),
     (1.3, (0.98, 1.6), "no measurable difference in time (0.98 to 1.60 times as fast)"),
     (0.8, (0.5, 1.01), "no measurable difference in time (0.50 to 1.01 times as fast)"),
 ])  # fmt: skip
-def test_a_speed_has_its_range(ratio: float, limits: tuple[float, float], said: str) -> None:
-    assert format_speed(ratio, limits) == said
+def test_a_speed_has_its_range(ratio: float, limits: tuple[float, float], text: str) -> None:
+    assert format_speed(ratio, limits) == text
 
 
 @pytest.mark.parametrize(("limits", "brief", "sentence"), [
@@ -566,58 +570,58 @@ def test_a_speed_has_its_range(ratio: float, limits: tuple[float, float], said: 
 def test_measured_times_have_their_range(run: Path, limits: dict[str, list[float]], brief: str, sentence: str) -> None:
     row = {"rule": "kl:0.1", "macs_ratio": 2.0, "time_ratio": dict.fromkeys(limits, 1.25), "time_ratio_range": limits}
     files = read_run(run)
-    found = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": [row]}}}}))["cost"]
-    assert found.brief.endswith(brief)
-    assert any(sentence in line for line in found.sentences)
+    finding = verdict(replace_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": [row]}}}}))["cost"]
+    assert finding.brief.endswith(brief)
+    assert any(sentence in line for line in finding.sentences)
 
 
 def test_a_record_without_errors_is_not_tested(run: Path) -> None:
-    entry = matched_set(4.0, 4.0, 4.0)
+    entry = make_matched_set(4.0, 4.0, 4.0)
     del entry["gains"]
     fixed = [{"depth": depth, "quality": {"mlm_loss": loss}} for depth, loss in ((3, 4.3), (4, 4.2))]
     entry |= {"n": 900, "fixed": fixed, "permuted": {"draws": 3, "quality": {"mlm_loss": 4.2}}}
-    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
-    assert found.answer == "unknown"
-    assert "4.000 against 4.300, better by 0.300, not tested" in found.sentences[0]
+    finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
+    assert finding.answer == "unknown"
+    assert "4.000 against 4.300, better by 0.300, not tested" in finding.sentences[0]
 
 
 @pytest.mark.parametrize(
-    ("gain", "error", "result"),
+    ("gain", "error", "sign"),
     [(0.02, 0.004, 1), (-0.02, 0.004, -1), (0.02, 0.012, 0), (0.009, 0.0001, 0), (0.02, None, 0), (0.02, 0.0, 1)],
 )
-def test_a_gain_counts_if_it_is_significant_and_relevant(gain: float, error: float | None, result: int) -> None:
+def test_a_gain_counts_if_it_is_significant_and_relevant(gain: float, error: float | None, sign: int) -> None:
     pair = QualityPair("", "", "loss", 4.0 - gain, 4.0, error, 19, "", True)
-    assert pair.result == result
+    assert pair.result == sign
     if error:
         assert pair.p == pytest.approx(2 * stats.t.sf(abs(gain) / error, 19))
 
 
 def test_p_values_are_corrected_for_all_comparisons_of_a_verdict() -> None:
-    """p = .03 is significant alone, and not as the least of four."""
+    """Check p = .03, which is significant alone, and not as the least of four."""
     pair = QualityPair("", "", "loss", 3.9, 4.0, 0.1 / stats.t.isf(0.015, 19), 19, "", True)
     assert pair.p == pytest.approx(0.03)
     assert pair.result == 1
     assert [one.result for one in correct_pairs([pair] * 4)] == [0] * 4
 
 
-def test_a_model_with_exits_and_no_exit_rule_says_why_its_depth_does_not_adapt(run: Path) -> None:
+def test_a_model_without_its_exit_rule_has_the_reason_of_its_constant_depth(run: Path) -> None:
     files = read_run(run)
     everyone = files.halting["classes"]["all"]
     constant = {"mean": 6.0, "std": 0.0, "entropy": 0.0, "histogram": [0] * 6 + [everyone["n"]]}
     halting = {**files.halting, "classes": {"all": {**everyone, **constant}}}
     halting.pop("adaptation", None)
     for settings, is_explained in (({"exit_rule": None}, True), ({"exit_rule": "margin:0.9"}, False), ({}, False)):
-        changed = with_files(files, halting=halting, config={**files.config, "model": settings})
-        found = verdict(changed)["adapts"]
-        assert found.answer == "no"
-        assert any("model.exit_rule=null" in sentence for sentence in found.sentences) == is_explained
-        assert ("model.exit_rule is null" in found.brief) == is_explained
-        assert ("the exit rule margin:0.9 never exits early" in found.brief) == (
+        changed = replace_files(files, halting=halting, config={**files.config, "model": settings})
+        finding = verdict(changed)["adapts"]
+        assert finding.answer == "no"
+        assert any("model.exit_rule=null" in sentence for sentence in finding.sentences) == is_explained
+        assert ("model.exit_rule is null" in finding.brief) == is_explained
+        assert ("the exit rule margin:0.9 never exits early" in finding.brief) == (
             "exit_rule" in settings and not is_explained
         )
 
 
-def test_the_answer_on_the_target_says_what_its_correction_changed(run: Path) -> None:
+def test_the_answer_on_the_target_has_the_changes_by_its_correction(run: Path) -> None:
     files = read_run(run)
     config = {**files.config, "budget": {"target": files.halting["classes"]["all"]["mean"], "unit": "updates"}}
     before = {"mean": 3.248, "std": 0.43, "effective_depths": 1.75, "metrics": {"score": 0.784}}
@@ -625,21 +629,23 @@ def test_the_answer_on_the_target_says_what_its_correction_changed(run: Path) ->
     lost = "the shift to the target made all depths equal"
     for end, is_lost in ((after, True), ({**before, "mean": 3.0}, False)):
         correction = {"set": "inside", "examples": 256, "shift": -0.5, "before": before, "after": end}
-        found = verdict(with_files(files, config=config, run={**files.run, "depth_correction": correction}))["target"]
-        assert found.answer == "yes"
-        assert "shifted by -0.50 to meet the target: from 3.25 ± 0.43 updates (1.75 effective" in found.sentences[1]
-        assert f"score from 0.784 to {end['metrics']['score']:.3f}, on 256 sequences of inside." in found.sentences[1]
-        assert any(lost in sentence.lower() for sentence in found.sentences) == is_lost
-        assert (lost in found.brief) == is_lost
+        finding = verdict(replace_files(files, config=config, run={**files.run, "depth_correction": correction}))[
+            "target"
+        ]
+        assert finding.answer == "yes"
+        assert "shifted by -0.50 to meet the target: from 3.25 ± 0.43 updates (1.75 effective" in finding.sentences[1]
+        assert f"score from 0.784 to {end['metrics']['score']:.3f}, on 256 sequences of inside." in finding.sentences[1]
+        assert any(lost in sentence.lower() for sentence in finding.sentences) == is_lost
+        assert (lost in finding.brief) == is_lost
 
 
 def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
-    compared = {"sets": {"held_out": matched_set(4.0, 4.0, 4.0, std=0.0)}}
-    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
-    assert found.answer == "no"
+    compared = {"sets": {"held_out": make_matched_set(4.0, 4.0, 4.0, std=0.0)}}
+    finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
+    assert finding.answer == "no"
     nothing = "Nothing was compared: every token stops at update 3.25, so a fixed depth gives the same network."
-    assert found.sentences == [nothing]
-    assert found.brief == "nothing was compared, because every token stops at update 3.25"
+    assert finding.sentences == [nothing]
+    assert finding.brief == "nothing was compared, because every token stops at update 3.25"
 
 
 def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> None:
@@ -647,15 +653,15 @@ def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> 
             {"kind": "fixed depth", "max_depth": 1, "depth": 2, "metrics": {"eval/score": 0.95}}]  # fmt: skip
     files = read_run(run)
     files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
-    compared = {"sets": {"held_out": {**matched_set(4.0, 4.0, 4.0, std=0.0, depth=2.0), "mean": 2.0}}}
-    found = verdict(with_files(files, others={MATCHED_BASELINE: compared, RIVALS: {"rows": rows}}))["worth"]
-    assert found.answer == "no"
-    result = "worse than the matched baseline trained at fixed depth 2"
+    compared = {"sets": {"held_out": {**make_matched_set(4.0, 4.0, 4.0, std=0.0, depth=2.0), "mean": 2.0}}}
+    finding = verdict(replace_files(files, others={MATCHED_BASELINE: compared, RIVALS: {"rows": rows}}))["worth"]
+    assert finding.answer == "no"
+    comparison = "worse than the matched baseline trained at fixed depth 2"
     stops = "every token stops at update 2"
-    first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {result}."
-    assert found.sentences[0] == first
-    assert "score 0.900 against 0.950, worse by 0.050" in found.sentences[1]
-    assert found.brief == f"{stops}; {result}"
+    first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {comparison}."
+    assert finding.sentences[0] == first
+    assert "score 0.900 against 0.950, worse by 0.050" in finding.sentences[1]
+    assert finding.brief == f"{stops}; {comparison}"
 
 
 @pytest.mark.parametrize(("baseline", "words"), [(0.82, "worse than"), (0.803, "not clearly better than")])
@@ -667,42 +673,42 @@ def test_one_depth_for_all_is_compared_with_the_best_fixed_depth(run: Path, base
     files = read_run(run)
     files.halting["classes"]["all"] |= {"mean": 4.0, "std": 0.0}
     files.config["model"] = {"exit_rule": "kl:0.10"}
-    evaluated = with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}})
-    entry = {**matched_set(4.0, 4.0, 4.0, std=0.0), "mean": 4.0}
+    evaluated = replace_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}})
+    entry = {**make_matched_set(4.0, 4.0, 4.0, std=0.0), "mean": 4.0}
     entry["own"], entry["gains"] = {"accuracy": 0.8}, {"fixed": {"accuracy": gain}, "permuted": {}}
-    trained = with_files(files, others={MATCHED_BASELINE: {"sets": {"test": entry}}})
-    for rule, found in ((" with exit rule kl:0.1", verdict(evaluated)["worth"]), ("", verdict(trained)["worth"])):
-        assert found.answer == "no"
+    trained = replace_files(files, others={MATCHED_BASELINE: {"sets": {"test": entry}}})
+    for rule, finding in ((" with exit rule kl:0.1", verdict(evaluated)["worth"]), ("", verdict(trained)["worth"])):
+        assert finding.answer == "no"
         stops = f"every token stops{rule} at update 4"
         first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {words} fixed depth 2."
-        assert found.sentences[0] == first
-        assert f"accuracy 0.800 against {baseline:.3f}" in found.sentences[1]
-        assert [pair.key for pair in found.comparisons] == ["fixed_step/test"]
+        assert finding.sentences[0] == first
+        assert f"accuracy 0.800 against {baseline:.3f}" in finding.sentences[1]
+        assert [pair.key for pair in finding.comparisons] == ["fixed_step/test"]
     gain["baseline_depth"] = 4.0  # the best is the model itself
     nothing = "Nothing was compared: every token stops with exit rule kl:0.1 at update 4"
     assert verdict(evaluated)["worth"].sentences[0].startswith(nothing)
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "unclear")])
-def test_against_the_last_layer_that_was_trained(run: Path, other: float, answer: str) -> None:
+def test_a_run_is_compared_with_the_last_layer_trained_alone(run: Path, other: float, answer: str) -> None:
     network = {"about": "the last layer only", "steps": 100, "predictions": 1000}
     network |= {"metrics": {"eval/score": other, "eval/loss": 1.0}}
     record = {"final_metrics": {"eval/loss": 1.0, "eval/score": 0.9}}
-    others = {MATCHED_BASELINE: {"networks": [network]}}
-    files = with_files(read_run(run), run=record, others=others)
+    files_by_name = {MATCHED_BASELINE: {"networks": [network]}}
+    files = replace_files(read_run(run), run=record, others=files_by_name)
     files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
-    found = verdict(files)["worth"]
-    assert found.answer == answer
+    finding = verdict(files)["worth"]
+    assert finding.answer == answer
     assert (
         f"the last layer only, trained the same way in this run: score 0.900 against {other:.3f}"
-    ) in found.sentences[0]
+    ) in finding.sentences[0]
 
 
-def test_it_says_why_the_matched_baseline_was_left_out(run: Path) -> None:
-    others = {MATCHED_BASELINE: {"left_out": "training was too short"}}
-    found = verdict(with_files(read_run(run), others=others))["worth"]
-    assert found.answer == "unknown"
-    assert "the matched baseline was skipped, training was too short" in found.sentences[-1]
+def test_the_verdict_has_the_reason_of_a_skipped_matched_baseline(run: Path) -> None:
+    files_by_name = {MATCHED_BASELINE: {"left_out": "training was too short"}}
+    finding = verdict(replace_files(read_run(run), others=files_by_name))["worth"]
+    assert finding.answer == "unknown"
+    assert "the matched baseline was skipped, training was too short" in finding.sentences[-1]
 
 
 @pytest.mark.parametrize(
@@ -714,15 +720,15 @@ def test_it_says_why_the_matched_baseline_was_left_out(run: Path) -> None:
         ({"matched_baseline": True}, "no matched baseline for this model, "),
     ],
 )
-def test_it_names_the_setting_that_leaves_out_the_matched_baseline(
+def test_the_verdict_names_the_setting_that_skips_the_matched_baseline(
     run: Path, settings: dict[str, bool], words: str
 ) -> None:
     files = read_run(run)
-    found = verdict(with_files(files, config={**files.config, **settings}))["worth"]
-    assert words in found.sentences[-1]
+    finding = verdict(replace_files(files, config={**files.config, **settings}))["worth"]
+    assert words in finding.sentences[-1]
 
 
-def test_exit_rules_against_shuffled_exits_and_the_best_fixed_step(run: Path) -> None:
+def test_exit_rules_are_compared_with_shuffled_exits_and_the_best_fixed_step(run: Path) -> None:
     rows = [
         {
             "rule": f"quantile:{level}",
@@ -734,22 +740,22 @@ def test_exit_rules_against_shuffled_exits_and_the_best_fixed_step(run: Path) ->
         for level, gain in ((0.3, 0.01), (0.5, 0.03), (0.7, 0.05), (0.9, 0.06))
     ]
     rules = {"sets": {"validation": {"draws": 5, "rows": [*rows, {"rule": "fixed:1", "quality": {"score": 0.5}}]}}}
-    found = verdict(with_files(read_run(run), others={EXIT_RULES: rules}))["worth"]
-    assert found.answer == "yes"
-    assert found.figures == {
+    finding = verdict(replace_files(read_run(run), others={EXIT_RULES: rules}))["worth"]
+    assert finding.answer == "yes"
+    assert finding.figures == {
         "gain_over_fixed_exits/validation": pytest.approx(0.03),  # of the worse of the middle two
         "gain_over_random_exits/validation": pytest.approx(0.13),
     }
-    assert "the median of 4 exit rules by gain; significantly better: 3, significantly worse: 0" in found.sentences[0]
-    assert "fixed depth 2, the best with at most the compute of quantile:0.5" in found.sentences[0]
+    assert "the median of 4 exit rules by gain; significantly better: 3, significantly worse: 0" in finding.sentences[0]
+    assert "fixed depth 2, the best with at most the compute of quantile:0.5" in finding.sentences[0]
     # A model that halts by itself is compared by its own exits, for which no exit rule stands.
     gain = make_gain("accuracy", 0.8, 0.7, 0.01, baseline_depth=1.5)
     exits = {"sets": {"validation": {"n": 5000, "exit": {"mean": 1.5, "gain": gain}}}}
-    halting = verdict(with_files(read_run(run), others={EXIT_RULES: rules, EXITS: exits}))["worth"]
+    halting = verdict(replace_files(read_run(run), others={EXIT_RULES: rules, EXITS: exits}))["worth"]
     assert halting.figures == {"gain_over_fixed_step/validation": pytest.approx(0.1)}
 
 
-def test_the_models_own_exit_rule_decides_and_no_other_rule(run: Path) -> None:
+def test_only_the_exit_rule_of_the_model_decides(run: Path) -> None:
     rows = [
         {
             "rule": rule, "mean_updates": 2.5, "macs": 3.0,
@@ -762,28 +768,28 @@ def test_the_models_own_exit_rule_decides_and_no_other_rule(run: Path) -> None:
     ]  # fmt: skip
     files = read_run(run)
     files.config["model"] = {"exit_rule": "quantile:0.50"}
-    found = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["worth"]
-    assert found.answer == "yes"
-    assert found.figures == {
+    finding = verdict(replace_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["worth"]
+    assert finding.answer == "yes"
+    assert finding.figures == {
         "gain_over_fixed_step/test": pytest.approx(0.05), "gain_over_random_depths/test": pytest.approx(0.15),
     }  # fmt: skip
-    assert found.comparisons[0].compute_ratio == 1.0
+    assert finding.comparisons[0].compute_ratio == 1.0
     # The rule of an evaluated checkpoint is that of its model, whatever the settings of the evaluation.
     for setting in (None, "kl:0.1"):
         files.config["model"] = {"exit_rule": setting}
-        evaluated = with_files(files, run={**files.run, "exit_rule": "quantile:0.5"})
-        evaluated = with_files(evaluated, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}})
-        assert verdict(evaluated)["worth"].figures == found.figures
-    # A rule that the model does not use says nothing about it.
+        evaluated = replace_files(files, run={**files.run, "exit_rule": "quantile:0.5"})
+        evaluated = replace_files(evaluated, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}})
+        assert verdict(evaluated)["worth"].figures == finding.figures
+    # A rule that the model does not use is no evidence about it.
     files.config["model"] = {"exit_rule": "quantile:0.7"}
-    unknown = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["worth"]
+    unknown = verdict(replace_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["worth"]
     assert unknown.answer == "unknown"
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=30, max_size=60))
 @limits(max_examples=25)
-def test_the_error_over_the_commonest_label_is_that_of_pairs(pairs: list[tuple[bool, bool]]) -> None:
-    """Each prediction has a label, which is the commonest one or not, and is right or wrong."""
+def test_the_gain_over_the_commonest_label_has_the_error_of_pairs(pairs: list[tuple[bool, bool]]) -> None:
+    """Use predictions of which each has a label, the commonest one or not, and is right or wrong."""
     is_common, right = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     assume(is_common.any())
     everyone = {"accuracy": right.mean()}
@@ -793,25 +799,29 @@ def test_the_error_over_the_commonest_label_is_that_of_pairs(pairs: list[tuple[b
 
 
 @pytest.mark.parametrize(
-    ("value", "low", "said"),
+    ("value", "low", "text"),
     [(0.7, 0.6, "follows loss strongly"), (0.4, 0.3, "follows loss moderately"), (0.2, 0.1, "follows loss weakly"),
      (0.05, 0.04, "does not follow loss"), (0.2, -0.1, "does not follow loss"),
      (-0.6, -0.7, "runs strongly against loss")],
 )  # fmt: skip
-def test_correlations_in_words(value: float, low: float, said: str) -> None:
-    assert describe_strength({"value": value, "low": low, "high": 2 * value - low}, "loss") == said
+def test_correlations_are_described_in_words(value: float, low: float, text: str) -> None:
+    assert describe_strength({"value": value, "low": low, "high": 2 * value - low}, "loss") == text
 
 
 @pytest.mark.parametrize(
     ("value", "high", "answer"), [(-0.22, -0.19, "against"), (-0.22, 0.01, "varies"), (0.4, 0.5, "yes")]
 )
-def test_depth_against_difficulty_is_no_plain_yes(run: Path, value: float, high: float, answer: str) -> None:
+def test_depth_unrelated_or_opposed_to_difficulty_is_not_a_yes(
+    run: Path, value: float, high: float, answer: str
+) -> None:
     files = read_run(run)
     correlation = {"value": value, "low": value - 0.03, "high": high, "n": 8192}
-    found = verdict(with_files(files, halting={**files.halting, "difficulty": {"rows": [], "spearman": correlation}}))
-    assert found["adapts"].answer == answer
-    assert ("unrelated to the difficulty of" in " ".join(found["adapts"].sentences)) == (answer == "varies")
-    assert ("Harder tokens get less depth than easier ones" in " ".join(found["adapts"].sentences)) == (
+    findings = verdict(
+        replace_files(files, halting={**files.halting, "difficulty": {"rows": [], "spearman": correlation}})
+    )
+    assert findings["adapts"].answer == answer
+    assert ("unrelated to the difficulty of" in " ".join(findings["adapts"].sentences)) == (answer == "varies")
+    assert ("Harder tokens get less depth than easier ones" in " ".join(findings["adapts"].sentences)) == (
         answer == "against"
     )
 
@@ -822,44 +832,44 @@ def test_depth_against_difficulty_is_no_plain_yes(run: Path, value: float, high:
      (0.0, -0.1, 0.2, 0.1, "yes"), (0.0, -0.1, 0.2, -0.1, "varies"), (0.0, -0.1, 0.005, 0.004, "varies"),
      (-0.3, -0.4, 0.0, -0.1, "varies")],
 )  # fmt: skip
-def test_depth_adapts_only_if_it_is_related_to_what_a_token_needs(
+def test_depth_adapts_only_if_it_is_related_to_loss_or_class(
     run: Path, spearman: float, low: float, share: float, share_low: float, answer: str
 ) -> None:
     files = read_run(run)
     adaptation = files.halting["adaptation"] | {"between": {"label": {"share": share, "low": share_low}}}
     correlation = {"value": spearman, "low": low, "high": 2 * spearman - low, "n": 900}
     halting = {**files.halting, "adaptation": adaptation, "spearman": {"all": correlation}}
-    found = verdict(with_files(files, halting=halting))["adapts"]
-    assert found.answer == answer
-    assert ("; 20 % of its variance lies between labels" in found.brief) == (answer == "yes" and spearman < 0.1)
-    assert ("unrelated to the loss or known class" in " ".join(found.sentences)) == (answer == "varies")
+    finding = verdict(replace_files(files, halting=halting))["adapts"]
+    assert finding.answer == answer
+    assert ("; 20 % of its variance lies between labels" in finding.brief) == (answer == "yes" and spearman < 0.1)
+    assert ("unrelated to the loss or known class" in " ".join(finding.sentences)) == (answer == "varies")
 
 
-def test_where_all_exit_at_one_step_there_is_nothing_to_compare(run: Path) -> None:
+def test_nothing_is_compared_if_all_exit_at_one_step(run: Path) -> None:
     exits = {"sets": {"validation": {"n": 9, "steps": [{"step": 2, "quality": {"score": 0.5}}],
                                      "exit": {"mean": 2.0, "std": 0.0, "quality": {"score": 0.5}}}}}  # fmt: skip
-    found = verdict(with_files(read_run(run), others={EXITS: exits}))["worth"]
-    assert found.answer == "no"
-    assert found.sentences == [
+    finding = verdict(replace_files(read_run(run), others={EXITS: exits}))["worth"]
+    assert finding.answer == "no"
+    assert finding.sentences == [
         "Nothing was compared: every token stops at update 2, so a fixed depth gives the same network."
     ]
 
 
-def test_weights_that_were_set_chose_nothing(run: Path) -> None:
+def test_weights_by_setting_are_not_learned(run: Path) -> None:
     halting = {"unit": "task", "layers": {**describe_layers([0.0, 0.0, 1.0]), "is_set": True}, "cost": {}}
-    assert verdict(with_files(read_run(run), halting=halting))["adapts"].answer == "set"
+    assert verdict(replace_files(read_run(run), halting=halting))["adapts"].answer == "set"
 
 
-def test_layers(run: Path) -> None:
-    def found(weights: list[float]) -> Any:
+def test_learned_layers_adapt_if_they_are_concentrated(run: Path) -> None:
+    def judge_weights(weights: list[float]) -> Any:
         halting = {"unit": "task", "layers": describe_layers(weights), "cost": {}}
-        return verdict(with_files(read_run(run), halting=halting))
+        return verdict(replace_files(read_run(run), halting=halting))
 
-    assert found([0.2] * 5)["adapts"].answer == "no"
-    chosen = found([0.0, 0.1, 0.8, 0.1, 0.0])
-    assert chosen["adapts"].answer == "yes"
-    assert "80 %, belongs to state 2" in chosen["adapts"].sentences[0]
-    assert chosen["cost"].sentences[0] == "3 of 4 blocks must run."
+    assert judge_weights([0.2] * 5)["adapts"].answer == "no"
+    findings = judge_weights([0.0, 0.1, 0.8, 0.1, 0.0])
+    assert findings["adapts"].answer == "yes"
+    assert "80 %, belongs to state 2" in findings["adapts"].sentences[0]
+    assert findings["cost"].sentences[0] == "3 of 4 blocks must run."
 
 
 @pytest.mark.parametrize(
@@ -867,39 +877,47 @@ def test_layers(run: Path) -> None:
     [((1.0, 0.0, 0.0), None, "set"), ((0.34, 0.33, 0.33), 1.0, "no"), ((0.95, 0.03, 0.02), 1.0, "yes"),
      ((0.7, 0.2, 0.1), 1.0, "partly")],
 )  # fmt: skip
-def test_architectures(run: Path, row: tuple[float, ...], temperature: float | None, answer: str) -> None:
+def test_architectures_adapt_if_their_gates_are_certain(
+    run: Path, row: tuple[float, ...], temperature: float | None, answer: str
+) -> None:
     halting = {"unit": "architecture", "architecture": describe_architecture([row] * 6, temperature), "cost": {}}
-    found = verdict(with_files(read_run(run), halting=halting))["adapts"]
-    assert found.answer == answer
-    assert "first 2 attention" in found.sentences[1]
+    finding = verdict(replace_files(read_run(run), halting=halting))["adapts"]
+    assert finding.answer == answer
+    assert "first 2 attention" in finding.sentences[1]
 
 
-def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Path) -> None:
+def test_a_searched_architecture_is_compared_with_retrained_ones(run: Path) -> None:
     halting = {"unit": "architecture", "architecture": describe_architecture([(0.6, 0.3, 0.1)] * 6, 1.0), "cost": {}}
 
-    def row(name: str, kind: str, trained: str, loss: float, macs: float) -> dict[str, Any]:
+    def make_row(name: str, kind: str, trained: str, loss: float, macs: float) -> dict[str, Any]:
         return {"name": name, "kind": kind, "trained": trained, "quality": {"loss": loss}, "quality_set": "test",
                 "macs": {"T=8": macs}}  # fmt: skip
 
-    rows = [row("derived", "searched", "not retrained", 9.0, 50), row("derived", "searched", "from scratch", 4.0, 50)]
-    rows += [row("paper", "baseline", "from scratch", 5.0, 100), row("other", "baseline", "continued", 1.0, 100)]
-    found = verdict(with_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows}}))["worth"]
-    assert found.answer == "unknown"  # one seed each, and no error
-    (sentence,) = found.sentences
+    rows = [
+        make_row("derived", "searched", "not retrained", 9.0, 50),
+        make_row("derived", "searched", "from scratch", 4.0, 50),
+    ]
+    rows += [
+        make_row("paper", "baseline", "from scratch", 5.0, 100),
+        make_row("other", "baseline", "continued", 1.0, 100),
+    ]
+    finding = verdict(replace_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows}}))["worth"]
+    assert finding.answer == "unknown"  # one seed each, and no error
+    (sentence,) = finding.sentences
     assert (
         "paper, trained the same way (from scratch): test/loss 4.000 against 5.000, better by 1.000, not tested (50 %"
     ) in sentence
     assert "one seed each" in sentence
-    none = verdict(with_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows[:1]}}))["worth"]
+    none = verdict(replace_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows[:1]}}))["worth"]
     assert none.answer == "unknown"
     assert "exit_rules" not in none.sentences[0]
 
 
-def test_without_statistics_nothing_is_said(tmp_path: Path) -> None:
+def test_no_statistics_give_no_verdict(tmp_path: Path) -> None:
     assert verdict(read_run(tmp_path)) == {}
 
 
-def test_a_correlation_whose_interval_excludes_nothing_is_not_measurable(run: Path) -> None:
+def test_a_correlation_with_a_wide_interval_is_not_measurable(run: Path) -> None:
     files = read_run(run)
     files.halting.pop("difficulty", None)
     loss = {"value": 0.087, "low": -1.0, "high": 1.0, "n": 900}

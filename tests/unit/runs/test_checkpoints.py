@@ -1,4 +1,4 @@
-"""Checkpoints of a run: which is whole, and which is the last that is."""
+"""Checkpoints of a run: which are whole, and which is the last of those."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adadepth.runs import checkpoints
 from adadepth.runs.checkpoints import begin_checkpoint, describe_last_checkpoint, find_checkpoint_error, seal_checkpoint
 
 
-def test_the_last_good_checkpoint_is_found_without_reading_those_before(
+def test_the_last_whole_checkpoint_is_found_without_reading_earlier_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (5, 10, 15, 20):

@@ -1,4 +1,4 @@
-"""Memory that is freed is there for the next step, without the system."""
+"""Freed memory that the next step reuses without asking the system."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone is told")
-def test_a_step_that_repeats_asks_the_system_for_nothing():
-    given, kept = (
+def test_a_repeated_step_causes_no_page_faults():
+    faults_without, faults_with = (
         int(subprocess.run([sys.executable, "-c", FAULTS, how], check=True, capture_output=True, text=True).stdout)
         for how in ("leave", "keep")
     )
-    assert kept < 100 < given
+    assert faults_with < 100 < faults_without

@@ -1,4 +1,4 @@
-"""What a kill leaves half-written in the folder of a run."""
+"""Temporary files that a killed process leaves in a run directory."""
 
 import errno
 import os
@@ -13,49 +13,49 @@ from adadepth.errors import CheckpointError
 from adadepth.runtime.files import open_atomic, refuse_links, remove_temporary_files, replace_atomically, write_atomic
 
 
-def test_what_a_kill_left_is_removed_wherever_it_lies(tmp_path: Path) -> None:
-    left = [
+def test_temporary_files_are_removed_from_every_folder(tmp_path: Path) -> None:
+    temporary = [
         ".run.json.12.tmp",
         "model/.README.md.12.tmp",
         "retrained/derived/.pareto.csv.7.tmp",
         "figures/.exits.png.7.tmp",
     ]
-    kept = ["run.json", "model/.gitattributes", ".hydra/config.yaml", "evaluations/one/.run.json.12.tmp"]
-    for name in (*left, *kept):
+    permanent = ["run.json", "model/.gitattributes", ".hydra/config.yaml", "evaluations/one/.run.json.12.tmp"]
+    for name in (*temporary, *permanent):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     remove_temporary_files(tmp_path, "evaluations")
-    assert [name for name in left if (tmp_path / name).exists()] == []
-    assert [name for name in kept if not (tmp_path / name).exists()] == []
+    assert [name for name in temporary if (tmp_path / name).exists()] == []
+    assert [name for name in permanent if not (tmp_path / name).exists()] == []
 
 
-def test_the_next_writer_removes_what_killed_ones_left(tmp_path: Path) -> None:
-    """A process that lives may be about to put its file in place."""
+def test_the_next_writer_removes_files_of_killed_processes(tmp_path: Path) -> None:
+    """Keep files of living processes, which may be about to rename them."""
     process = subprocess.Popen(["true"])
     process.wait()
-    here = re.sub(r"\W", "_", socket.gethostname())
-    left = [f".budget.pdf.{here}-{process.pid}.tmp", f".curves.csv.{here}-{process.pid}.tmp"]
-    kept = [
-        f".budget.pdf.{here}-{os.getppid()}.tmp",
+    host = re.sub(r"\W", "_", socket.gethostname())
+    abandoned = [f".budget.pdf.{host}-{process.pid}.tmp", f".curves.csv.{host}-{process.pid}.tmp"]
+    permanent = [
+        f".budget.pdf.{host}-{os.getppid()}.tmp",
         f".curves.csv.elsewhere-{process.pid}.tmp",
         ".hidden.csv",
         ".notes.tmp",
     ]
-    for write in (lambda: write_atomic(tmp_path / "run.json", "{}"), lambda: _drawn(tmp_path / "halting.png")):
-        for name in (*left, *kept):
+    for write in (lambda: write_atomic(tmp_path / "run.json", "{}"), lambda: _draw_figure(tmp_path / "halting.png")):
+        for name in (*abandoned, *permanent):
             (tmp_path / name).write_text("")
         write()
-        assert sorted(path.name for path in tmp_path.glob(".*")) == sorted(kept)
+        assert sorted(path.name for path in tmp_path.glob(".*")) == sorted(permanent)
     assert (tmp_path / "halting.png").read_text() == "drawn"
 
 
-def _drawn(path: Path) -> None:
+def _draw_figure(path: Path) -> None:
     with replace_atomically(path) as temporary:
         temporary.write_text("drawn")
 
 
 @pytest.mark.parametrize("name", ["figures", "metrics.jsonl", "checkpoints/checkpoint-2", ".lock", "figures/gates"])
-def test_a_link_in_the_folder_of_a_run_is_not_written_through(tmp_path: Path, name: str) -> None:
+def test_the_target_of_a_link_in_a_run_directory_is_not_overwritten(tmp_path: Path, name: str) -> None:
     link = tmp_path / "run" / name
     link.parent.mkdir(parents=True)
     refuse_links(tmp_path / "run")
@@ -75,7 +75,7 @@ def test_a_file_that_is_a_link_is_replaced_and_not_its_target(tmp_path: Path) ->
     (OSError(errno.ENOSPC, "No space left on device"), "predictions.csv"),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", "input.csv"), "input.csv"),
 ])  # fmt: skip
-def test_a_failing_write_names_the_file_and_not_what_is_read_meanwhile(
+def test_a_failing_write_names_the_written_file_and_not_one_being_read(
     tmp_path: Path, error: OSError, blamed: str
 ) -> None:
     with pytest.raises(OSError, match=blamed), open_atomic(tmp_path / "predictions.csv"):

@@ -1,4 +1,4 @@
-"""What a run says: plain in a log, in colour and with a bar in a terminal."""
+"""Console output of a run: plain in a log, with colour and a progress bar in a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with progress("timing", 2) as advance:
 """
 
 
-def test_a_log_gets_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_the_text_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
     say(TEXT)
     with progress("timing", 10) as advance:
         advance(5)
@@ -86,24 +86,24 @@ def test_python_silences_the_console(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.splitlines() == [TEXT.splitlines()[-1]]
 
 
-def test_hours_are_told() -> None:
+def test_durations_of_hours_are_formatted() -> None:
     assert [minutes(seconds) for seconds in (4.6, 65, 3909)] == ["0:05", "1:05", "1:05:09"]
 
 
-def in_terminal(**environment: str) -> str:
-    """What a terminal is sent."""
+def run_in_terminal(**environment: str) -> str:
+    """Return what a terminal receives."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 100))
     allowed = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    shown = {**allowed, "TERM": "xterm-256color", **environment}
-    done = subprocess.Popen([sys.executable, "-c", SAYING], cwd=ROOT, env=shown, stdout=theirs, stderr=theirs)
+    variables = {**allowed, "TERM": "xterm-256color", **environment}
+    done = subprocess.Popen([sys.executable, "-c", SAYING], cwd=ROOT, env=variables, stdout=theirs, stderr=theirs)
     os.close(theirs)
     with io.FileIO(ours) as file:
         text = b""
         while True:
             try:
                 part = file.read(4096)
-            except OSError:  # how Linux says that nobody writes any more
+            except OSError:  # Linux reports so that no process writes any more
                 break
             if not part:
                 break
@@ -113,20 +113,20 @@ def in_terminal(**environment: str) -> str:
 
 
 def test_a_terminal_gets_colour_and_a_bar() -> None:
-    shown = in_terminal()
-    assert "\x1b[33mwarning: every token gets " in shown
-    assert "[red]" in words(shown), "no markup is read out of the words"
-    assert "timing" in shown
-    assert "50%" in shown
-    assert "between" in shown
+    screen = run_in_terminal()
+    assert "\x1b[33mwarning: every token gets " in screen
+    assert "[red]" in strip_colours(screen), "no markup is read out of the words"
+    assert "timing" in screen
+    assert "50%" in screen
+    assert "between" in screen
 
 
 def test_no_color_is_respected() -> None:
-    shown = in_terminal(NO_COLOR="1")
-    assert "\x1b[33m" not in shown
-    assert "warning: every token gets 2 updates" in words(shown)
+    screen = run_in_terminal(NO_COLOR="1")
+    assert "\x1b[33m" not in screen
+    assert "warning: every token gets 2 updates" in strip_colours(screen)
 
 
-def words(shown: str) -> str:
-    """What a terminal shows, without its colours."""
-    return re.sub(r"\x1b\[[\d;]*m", "", shown)
+def strip_colours(screen: str) -> str:
+    """Return the text of a screen without its colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", screen)

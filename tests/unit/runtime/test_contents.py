@@ -1,4 +1,4 @@
-"""What folders say of their files, and what older versions said of them."""
+"""Lists of the files of a folder with their digests, also those that older versions wrote."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ SHA = hashlib.sha256(TEXT).hexdigest()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With a file, and one in a folder of its own."""
+    """Return a folder with a file, and one in a subfolder."""
     (tmp_path / "inner").mkdir()
     for name in ("a", "inner/b"):
         (tmp_path / name).write_bytes(TEXT)
     return tmp_path
 
 
-def test_a_record_has_every_file_but_its_own(folder: Path) -> None:
+def test_a_record_lists_every_file_except_itself(folder: Path) -> None:
     (folder / "record").write_text("{}")
     entry = {"bytes": 9, "crc32": CRC}
     assert describe_files(folder, but="record") == {"a": entry, "inner/b": entry}
 
 
 @pytest.mark.parametrize("entry", [{"bytes": 9, "crc32": CRC}, {"bytes": 9, "sha256": SHA}])
-def test_files_are_compared_with_the_digest_that_their_record_has(folder: Path, entry: dict[str, object]) -> None:
+def test_files_are_compared_with_their_recorded_digest(folder: Path, entry: dict[str, object]) -> None:
     record = {"a": entry, "inner/b": entry}
     assert find_damaged_file(folder, record) is None
     (folder / "inner" / "b").write_bytes(b"123456780")
@@ -44,7 +44,7 @@ def test_files_are_compared_with_the_digest_that_their_record_has(folder: Path, 
 
 
 @pytest.mark.parametrize("record", ["[]", '{"a": [9]}', '{"a": {"bytes": 9}}', '{"a": null}', "{", '{"a": "no"}'])
-def test_a_record_that_is_none_is_a_flaw(folder: Path, record: str) -> None:
+def test_an_invalid_record_is_reported(folder: Path, record: str) -> None:
     (folder / SEAL).write_text(record)
     assert find_damage(folder) == f"its {SEAL} is unreadable"
     (folder / MANIFEST).write_text(f'{{"files": {record}}}')

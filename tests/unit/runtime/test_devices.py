@@ -1,4 +1,4 @@
-"""Constants and copies for which no host waits, seen on the meta device; devices without float64."""
+"""Constants and copies that need no wait of the host, on the meta device; devices without float64."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.models.par_xl_support import small_supernet
         ([0.1], torch.float64),
     ],
 )
-def test_filled_values_are_those_of_torch(values: list[Any], dtype: torch.dtype) -> None:
+def test_filled_tensors_equal_those_of_torch(values: list[Any], dtype: torch.dtype) -> None:
     assert fill_values(values, torch.device("cpu"), dtype).equal(torch.tensor(values, dtype=dtype))
 
 
@@ -67,16 +67,16 @@ def count_an_update() -> Any:
     ],
 )
 def test_nothing_waits_for_the_device(compute: Callable[[], Any]) -> None:
-    found = HostReads()
-    with found:
+    host_reads = HostReads()
+    with host_reads:
         compute()
-    assert not found.reads + found.moves, found.reads + found.moves
+    assert not host_reads.reads + host_reads.moves, host_reads.reads + host_reads.moves
 
 
 def test_a_latency_is_computed_without_waiting() -> None:
     supernet = small_supernet(latency_weight=0.1, operation_costs=[3.0, 1.0, 0.0]).to(ACCELERATOR)
-    found = HostReads()
-    with found:
+    host_reads = HostReads()
+    with host_reads:
         supernet.penalties(torch.ones((), device=ACCELERATOR))
         supernet.latency()
-    assert not found.reads + found.moves, found.reads + found.moves
+    assert not host_reads.reads + host_reads.moves, host_reads.reads + host_reads.moves

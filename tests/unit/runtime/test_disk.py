@@ -1,4 +1,4 @@
-"""Who says that a disk is full, and how."""
+"""Errors of a full disk: which are recognised, and what their message says."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NUMPY = OSError("100000 requested and 1008 written")
     (RuntimeError("basic_ios::clear: iostream error"), True), (OSError(errno.EIO, "I/O error"), False),
     (FileNotFoundError(errno.ENOENT, "No such file", "No space left on device"), False), (ValueError("no"), False),
 ])  # fmt: skip
-def test_what_says_that_a_disk_is_full(error: Exception, full: bool) -> None:
+def test_errors_of_a_full_disk_are_recognised(error: Exception, full: bool) -> None:
     assert is_full(error) is full
 
 
-def test_the_first_that_was_full_is_told_whatever_failed_later(tmp_path: Path) -> None:
+def test_the_first_full_disk_is_reported_despite_later_errors(tmp_path: Path) -> None:
     def fail() -> None:
         try:
             with convert_full_disk_errors(tmp_path / "inner"):
@@ -43,11 +43,11 @@ def test_the_first_that_was_full_is_told_whatever_failed_later(tmp_path: Path) -
     (RuntimeError("No space left on device (os error 28)"), "there: no space left on device"),
     (RuntimeError("I/O error: File too large (os error 27)"), "there: file too large"),
 ])  # fmt: skip
-def test_what_is_told_is_what_is_known(error: Exception, line: str) -> None:
-    told = format_full_disk_error(error, Path("there"))
-    assert told is not None
-    assert told.startswith(f"{line} (")
-    assert ("free more space" in told, "raise the limit" in told) == ("no space" in line, "too large" in line)
+def test_a_message_names_the_file_and_the_cause_if_known(error: Exception, line: str) -> None:
+    message = format_full_disk_error(error, Path("there"))
+    assert message is not None
+    assert message.startswith(f"{line} (")
+    assert ("free more space" in message, "raise the limit" in message) == ("no space" in line, "too large" in line)
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_other_errors_pass(tmp_path: Path) -> None:
     assert format_full_disk_error(ZeroDivisionError()) is None
 
 
-def test_prepared_data_that_numpy_cannot_write_are_one_line(tmp_path: Path) -> None:
+def test_a_failed_write_of_prepared_data_is_a_one_line_error(tmp_path: Path) -> None:
     def build(folder: Path) -> None:
         raise NUMPY
 

@@ -1,4 +1,4 @@
-"""What a time was measured on has a name on every system, and a record and a sentence say the same."""
+"""Names of the hardware that times were measured on, on every system."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    """The name is read once a process."""
+def _clear_name_cache() -> Iterator[None]:
+    """Clear the name, which is read once a process."""
     hardware.read_processor_name.cache_clear()
     yield
     hardware.read_processor_name.cache_clear()
 
 
-def processors(monkeypatch: pytest.MonkeyPatch, path: Path, text: str | None) -> None:
+def write_processor_file(monkeypatch: pytest.MonkeyPatch, path: Path, text: str | None) -> None:
     if text is not None:
         path.write_text(text)
     monkeypatch.setattr(hardware, "_CPU_INFO", path)
 
 
-def test_the_processor_is_named_as_linux_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_processor_has_its_name_of_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9575F: 64-Core\n\nmodel name\t: other\n"
-    processors(monkeypatch, tmp_path / "cpuinfo", text)
+    write_processor_file(monkeypatch, tmp_path / "cpuinfo", text)
     assert hardware.read_processor_name() == "AMD EPYC 9575F: 64-Core"
 
 
@@ -38,10 +38,10 @@ def test_the_processor_is_named_as_linux_names_it(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("processor", "machine", "name"), [
     ("arm", "arm64", "arm"), ("", "aarch64", "aarch64"), ("", "", "unknown processor"),
 ])  # fmt: skip
-def test_elsewhere_python_names_it(
+def test_python_names_the_processor_on_other_systems(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, processor: str, machine: str, name: str
 ) -> None:
-    processors(monkeypatch, tmp_path / "cpuinfo", text)
+    write_processor_file(monkeypatch, tmp_path / "cpuinfo", text)
     monkeypatch.setattr(platform, "processor", lambda: processor)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert hardware.read_processor_name() == name
@@ -49,7 +49,7 @@ def test_elsewhere_python_names_it(
 
 @pytest.mark.parametrize(("threads", "words"), [(1, "1 thread"), (2, "2 threads")])
 def test_a_time_on_a_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, threads: int, words: str) -> None:
-    processors(monkeypatch, tmp_path / "cpuinfo", "model name\t: Xeon\n")
+    write_processor_file(monkeypatch, tmp_path / "cpuinfo", "model name\t: Xeon\n")
     monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert hardware.describe_machine(CPU) == f"Xeon, torch 2.13.0, {words}"

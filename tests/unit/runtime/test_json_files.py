@@ -1,4 +1,4 @@
-"""JSON files by the types of their fields: what is said of a field that is another's."""
+"""JSON files checked by the types of their fields."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_is_as_described_has_no_problem() -> None:
-    further = {"share": 0.5, "rows": [[1, "a"], [2.5, "b"]], "either": [{"n": 0}], "anything": [1, None, {"x": ""}]}
-    for value in (GOOD, GOOD | further, GOOD | {"either": None, "newer": {"x": [1]}, "is_done": False}):
+def test_values_of_the_declared_types_have_no_problem() -> None:
+    optional = {"share": 0.5, "rows": [[1, "a"], [2.5, "b"]], "either": [{"n": 0}], "anything": [1, None, {"x": ""}]}
+    for value in (GOOD, GOOD | optional, GOOD | {"either": None, "newer": {"x": [1]}, "is_done": False}):
         assert find_type_problem(value, Outer) is None
         assert parse_json(json.dumps(value), Outer) == value
     assert find_type_problem({"n": 1, "mean": "nan"}, Inner) is None
@@ -83,7 +83,7 @@ def test_a_problem_names_field_and_value(change: dict[str, Any], problem: str) -
         (b"[]", "the file must be a mapping, not a list"), (b"9" * 5000, "not JSON"), (b"{}", "the file lacks name"),
     ],
 )  # fmt: skip
-def test_a_damaged_file_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_damaged_file_is_a_one_line_error(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=words) as caught:
@@ -92,14 +92,14 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, content: bytes, words: str) 
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_file_is_never_opened(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_is_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, words in (("pipe", "must be a file"), (".", "must be a file"), ("none", "no such file")):
         with pytest.raises(CheckpointError, match=words):
             read_json(tmp_path / name, Outer)
 
 
-def test_other_programs_may_write_what_json_has_not(tmp_path: Path) -> None:
+def test_nan_in_json_is_read_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(GOOD | {"foreign": [float("nan")]}))
     assert read_json(path, Outer, allow_nan=True)["foreign"][0] != 0
@@ -107,7 +107,7 @@ def test_other_programs_may_write_what_json_has_not(tmp_path: Path) -> None:
         read_json(path, Outer)
 
 
-def test_a_line_that_is_another_s_is_named_and_one_that_a_kill_cut_is_left_out(tmp_path: Path) -> None:
+def test_a_wrong_line_is_named_and_a_truncated_last_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"n": 1}\n{"n": 2}\n{"n": 3')
     assert read_json_lines(path, Inner) == [{"n": 1}, {"n": 2}]

@@ -8,7 +8,7 @@ from adadepth.errors import CheckpointError
 from adadepth.runtime.hub_access import resolve_path
 
 
-def test_a_path_is_returned_as_it_is():
+def test_a_path_is_returned_unchanged():
     for path in ("bert-base-uncased", "folder/model", "/absolute"):
         assert resolve_path("model.base_model", path) == path
 
@@ -28,7 +28,7 @@ def test_a_folder_of_a_package_is_found_without_importing_it(tmp_path, monkeypat
     ("package:../json/model", "'..' is not the name of a package; give package:NAME/FOLDER$"),
     ("package:math/model", ": math is a module without a folder; give package:NAME/FOLDER$"),
 ])  # fmt: skip
-def test_what_is_not_there_is_one_line(path, message):
+def test_a_missing_package_or_file_is_a_one_line_error(path, message):
     with pytest.raises(CheckpointError, match=message) as caught:
         resolve_path("tokenizer.path", path)
     assert str(caught.value).startswith(f"tokenizer.path={path}: ")

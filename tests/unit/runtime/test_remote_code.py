@@ -1,4 +1,4 @@
-"""No code of a model, a tokenizer or a metric runs unless that is allowed, and then it is said whose."""
+"""Code of models, tokenizers and metrics from elsewhere: it runs only if that is allowed, and its source is named."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Config(PretrainedConfig):
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    """A folder whose configuration and tokenizer name code that leaves the file `ran` beside it."""
+    """Return a folder whose configuration and tokenizer name code that leaves the file `ran` beside it."""
     folder = tmp_path / "planted"
     folder.mkdir()
-    named = {"auto_map": {"AutoConfig": "planted.Config", "AutoModel": "planted.Model"}}
-    (folder / "config.json").write_text(json.dumps({"model_type": "planted", **named}))
+    code_map = {"auto_map": {"AutoConfig": "planted.Config", "AutoModel": "planted.Model"}}
+    (folder / "config.json").write_text(json.dumps({"model_type": "planted", **code_map}))
     tokens = {"tokenizer_class": "Planted", "auto_map": {"AutoTokenizer": ["planted.Tokens", "planted.Tokens"]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
     (folder / "tokenizer.json").write_text("{}")
@@ -43,17 +43,17 @@ def planted(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def _allowed() -> Iterator[None]:
+def _reset_permission() -> Iterator[None]:
     allow_remote_code(True)
     yield
     allow_remote_code(False)
 
 
-LOADERS = [lambda place: read_config("checkpoint", place), load_base, load_tokenizer]
+LOADERS = [lambda path: read_config("checkpoint", path), load_base, load_tokenizer]
 
 
 @pytest.mark.parametrize("load", LOADERS, ids=["configuration", "base", "tokenizer"])
-def test_no_code_runs_and_nobody_is_asked(
+def test_no_code_runs_and_no_question_is_asked(
     load: Callable[[str], Any], planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked in a terminal"))

@@ -1,4 +1,4 @@
-"""The threads of a run leave processors to other processes, and a small batch is computed on fewer threads."""
+"""Threads of a run: they leave processors to other processes, and a small batch uses fewer of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from adadepth.runtime import threads
 
 
 @pytest.fixture(autouse=True)
-def _no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unset_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_limit", None)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A machine of 16 processors, of which torch would use 16, and other processes use `load`."""
+    """Return a machine of 16 processors, of which torch would use 16, and other processes use `load`."""
     machine = SimpleNamespace(processors=16, default=16, load=0.0)
     monkeypatch.setattr(threads, "count_processors", lambda: machine.processors)
     monkeypatch.setattr(threads, "_read_default_threads", lambda: machine.default)
@@ -36,26 +36,26 @@ def write_stat(path: Path, busy: dict[int, int]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
-def test_the_load_is_that_of_other_processes_on_the_allowed_processors(
+def test_the_load_counts_other_processes_on_the_allowed_processors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    clock, own = [100.0], [7.0]
+    clock, own_time = [100.0], [7.0]
     monkeypatch.setattr(threads, "_STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2})
-    monkeypatch.setattr(os, "times", lambda: (own[0], 0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "times", lambda: (own_time[0], 0.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     ticks = os.sysconf("SC_CLK_TCK")
     write_stat(tmp_path / "stat", {0: 1000, 1: 1000, 2: 1000})
     monkeypatch.setattr(threads, "_last_times", threads.read_processor_times())
     write_stat(tmp_path / "stat", {0: 1000 + 4 * ticks, 1: 1000 + 9 * ticks, 2: 1000 + 6 * ticks})
-    clock[0], own[0] = 110.0, 12.0
+    clock[0], own_time[0] = 110.0, 12.0
     assert threads.measure_other_load() == pytest.approx((4 + 6 - 5) / 10)
     write_stat(tmp_path / "stat", {0: 1000 + 6 * ticks, 1: 1000 + 9 * ticks, 2: 1000 + 6 * ticks})
     clock[0] = 114.0
     assert threads.measure_other_load() == pytest.approx(2 / 4), "since the last call"
 
 
-def test_without_proc_no_load_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_load_is_unknown_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(threads, "_STAT", tmp_path / "missing")
     monkeypatch.setattr(threads, "_last_times", threads.read_processor_times())
     assert threads.measure_other_load() == 0.0
@@ -89,7 +89,7 @@ def test_the_environment_sets_the_number(machine: SimpleNamespace, monkeypatch: 
     assert threads.get_thread_limit() == 5
 
 
-def test_a_resumed_run_has_its_first_number(machine: SimpleNamespace) -> None:
+def test_a_resumed_run_keeps_its_number_of_threads(machine: SimpleNamespace) -> None:
     machine.load = 15.0
     threads.limit_threads(None, recorded=6)
     assert threads.describe_threads() == "6 threads (as at the start of this run)"
@@ -104,7 +104,7 @@ def test_processes_of_a_run_share_the_processors(machine: SimpleNamespace, monke
     assert threads.describe_threads() == "4 threads (4 processes share 16 CPUs)"
 
 
-def test_too_many_threads_are_said(machine: SimpleNamespace) -> None:
+def test_too_many_threads_are_a_warning(machine: SimpleNamespace) -> None:
     machine.processors = 1
     threads.limit_threads(8)
     assert threads.describe_threads() == "8 threads (but only 1 CPU: they will wait for each other)"
@@ -113,10 +113,10 @@ def test_too_many_threads_are_said(machine: SimpleNamespace) -> None:
 @pytest.mark.parametrize(("width", "rows", "number"), [
     (64, 1, 1), (128, 1, 1), (64, 8, 2), (64, 64, 16), (768, 1, 16), (None, 1, 16),
 ])  # fmt: skip
-def test_a_batch_has_as_many_threads_as_it_occupies(
+def test_the_number_of_threads_follows_from_the_batch(
     machine: SimpleNamespace, width: int | None, rows: int, number: int
 ) -> None:
-    """The expected numbers for 1 and 8 rows of 16 tokens were measured with two processors (docs/log/2026-11.md)."""
+    """Compare with numbers measured for 1 and 8 rows of 16 tokens on two processors (docs/log/2026-11.md)."""
     threads.limit_threads(None)
     config = SimpleNamespace() if width is None else SimpleNamespace(hidden_size=width)
     threads.fit_threads(SimpleNamespace(config=config), {"input_ids": torch.zeros(rows, 16, dtype=torch.long)})

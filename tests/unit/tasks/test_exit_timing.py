@@ -1,4 +1,4 @@
-"""The timing of exit rules: it comes after their results are written, and can be left out."""
+"""Timing of exit rules, which runs after their results are written and can be left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULES = [parse_rule("fixed:6"), parse_rule("confidence:0.9")]
 
 
 @pytest.fixture(scope="module")
-def compared() -> dict[str, Any]:
+def comparison() -> dict[str, Any]:
     return make_study(make_records(), timed=False) | {"advice": {}}
 
 
@@ -34,7 +34,7 @@ def build_session(directory: Path, time_executions: bool | None) -> Any:
 
 
 def test_an_interrupted_timing_loses_no_result(
-    compared: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    comparison: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def interrupt(*arguments: Any) -> None:
         raise KeyboardInterrupt
@@ -42,16 +42,16 @@ def test_an_interrupted_timing_loses_no_result(
     monkeypatch.setattr(exit_study, "measure", interrupt)
     session = build_session(tmp_path, None)
     with pytest.raises(KeyboardInterrupt):
-        exit_study._report_studies({"test": compared}, RULES, {"test": [1]}, session, 1, [8])
+        exit_study._report_studies({"test": comparison}, RULES, {"test": [1]}, session, 1, [8])
     (tmp_path / "run.json").write_text("{}")
     rows = read_run(tmp_path).of(EXIT_RULES)["sets"]["test"]["rows"]
-    assert [row["quality"] for row in rows] == [row["quality"] for row in compared["rows"]]
+    assert [row["quality"] for row in rows] == [row["quality"] for row in comparison["rows"]]
     assert (tmp_path / "pareto.csv").exists()
 
 
 @pytest.mark.parametrize(("setting", "is_timed"), [(None, True), (True, True), (False, False)])
 def test_a_setting_leaves_out_the_timing(
-    compared: dict[str, Any],
+    comparison: dict[str, Any],
     setting: bool | None,
     is_timed: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -61,7 +61,7 @@ def test_a_setting_leaves_out_the_timing(
     times = {"fixed:6": {8: [2.0, 2.0]}, "confidence:0.9": {8: [1.0, 1.0]}}
     monkeypatch.setattr(exit_study, "measure", lambda *arguments: times)
     session = build_session(tmp_path, setting)
-    exit_study._report_studies({"test": compared}, RULES, {"test": [1]}, session, 1, [8])
+    exit_study._report_studies({"test": comparison}, RULES, {"test": [1]}, session, 1, [8])
     (tmp_path / "run.json").write_text("{}")
     rows = {row["rule"]: row for row in read_run(tmp_path).of(EXIT_RULES)["sets"]["test"]["rows"]}
     assert rows["confidence:0.9"].get("time_ratio") == ({"8": 2.0} if is_timed else None)

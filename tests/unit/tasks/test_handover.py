@@ -1,4 +1,4 @@
-"""Hand-over of an export: check.py agrees with the exported files, and fails where they are others."""
+"""Hand-over of an export: check.py agrees with the exported files and fails where they were changed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def export_model(run: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model that was exported as a Llama."""
+    """Return a small model that was exported as a Llama."""
     folder = tmp_path_factory.mktemp("llama")
     return export_model(save_model(folder), folder / "written")
 
@@ -117,9 +117,9 @@ def test_a_changed_weight_fails_the_check(llama: Path, tmp_path: Path, capsys: p
 
 @pytest.mark.slow
 def test_check_is_a_script(llama: Path) -> None:
-    result = subprocess.run([sys.executable, llama / "check.py"], capture_output=True, text=True, cwd="/", timeout=300)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
+    process = subprocess.run([sys.executable, llama / "check.py"], capture_output=True, text=True, cwd="/", timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
 
 
 def test_a_model_without_a_tokenizer_has_no_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -186,29 +186,29 @@ def ask(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_server_is_asked_for_completions(llama: Path) -> None:
     checks = read_checks(llama)
     with serve(checks) as (url, requests):
-        result = ask(llama, "--url", url)
+        process = ask(llama, "--url", url)
     compared = sum(entry["continuation"]["certain"] for entry in checks["inputs"])
     last = f"10 of 10 inputs agree; {compared} tokens compared"
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, last)
+    assert (process.returncode, process.stdout.splitlines()[-1]) == (0, last)
     assert [request["prompt"] for request in requests] == [entry["token_ids"] for entry in checks["inputs"]]
     assert {(request["model"], request["temperature"]) for request in requests} == {("a-model", 0)}
     with serve(checks, is_wrong=True) as (url, _):
-        result = ask(llama, "--url", url, "--model", "another")
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (1, last.replace("10 of", "0 of"))
-    result = ask(llama, "--url", url)
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1
+        process = ask(llama, "--url", url, "--model", "another")
+    assert (process.returncode, process.stdout.splitlines()[-1]) == (1, last.replace("10 of", "0 of"))
+    process = ask(llama, "--url", url)
+    assert process.returncode == 2
+    assert process.stderr.count("\n") == 1
 
 
 def test_a_server_that_takes_no_token_ids_gets_texts(llama: Path) -> None:
     with serve(read_checks(llama), takes_ids=False) as (url, requests):
         refused = ask(llama, "--url", url)
-        result = ask(llama, "--url", url, "--text")
+        process = ask(llama, "--url", url, "--text")
     assert refused.returncode == 2
     assert "422" in refused.stderr
     assert "add --text" in refused.stderr
-    assert result.returncode == 0
-    assert result.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
+    assert process.returncode == 0
+    assert process.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
     assert all(isinstance(request["prompt"], str) for request in requests[1:])
 
 
@@ -227,7 +227,7 @@ def compute_logits(model, token_ids):
 
 @pytest.fixture
 def format_with_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A file format whose engine is adadepth."""
+    """Return a file format whose engine is adadepth."""
     (tmp_path / "an_engine.py").write_text(ENGINE)
 
     def write(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
@@ -243,7 +243,7 @@ def format_with_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.mark.parametrize("model_class", [LoopedForSequenceClassification, LoopedForTokenClassification])
-def test_a_classifier_is_handed_over(
+def test_check_agrees_for_a_classifier(
     model_class: Any, format_with_engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = tokenizer("bert")
@@ -251,7 +251,11 @@ def test_a_classifier_is_handed_over(
     model = small(model_class, **PLAIN, **fields, exit_rule="fixed:1")
     model.save_pretrained(tmp_path / "model")
     words.save_pretrained(tmp_path / "model")
-    arguments = (f"checkpoint={tmp_path}/model", f"export.format={format_with_engine}", f"export.folder={tmp_path}/w")
+    arguments = (
+        f"checkpoint={tmp_path}/model",
+        f"export.format={format_with_engine}",
+        f"export.folder={tmp_path}/w",
+    )
     tasks.run(configured("loop_hops", "mode=export", *arguments))
     folder = tmp_path / "w"
     content = read_checks(folder)
@@ -301,7 +305,7 @@ def write_run(folder: Path, **files: Any) -> None:
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-def test_a_card_has_what_the_run_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_has_the_measurements_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     histogram = {"n": 8, "mean": 1.75, "histogram": [0, 2, 6]}
     rows = [
         {"target": None, "fit": None, "rule": "margin:0.5", "mean": 2.0},
@@ -376,7 +380,7 @@ def test_measured_depths_are_those_of_the_rule_in_the_checkpoint(
 
 
 def test_demos_have_inputs_of_their_data() -> None:
-    """Their runs have no example sentences; hops are drawn."""
+    """Draw hops for demos: their runs have no example sentences."""
     config = configured("act_hops", "mode=export", "checkpoint=demo:hops", "export.layout=x", "export.folder=y")
     pipeline = Pipeline.from_pretrained("demo:hops")
     inputs = handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:hops")
@@ -385,7 +389,7 @@ def test_demos_have_inputs_of_their_data() -> None:
 
 
 def test_a_maze_has_no_inputs() -> None:
-    """Its cells have rows and columns, which token ids alone do not tell."""
+    """Export no inputs for a maze: its cells have rows and columns, which token ids alone do not tell."""
     config = configured("act_maze", "mode=export", "checkpoint=demo:maze", "export.layout=x", "export.folder=y")
     pipeline = Pipeline.from_pretrained("demo:maze")
     assert handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:maze") == []

@@ -18,7 +18,7 @@ STOP: Any = SimpleNamespace(reason=None)
 
 
 def describe(*values: float, **fields: Any) -> tuple[str, Any]:
-    """Message and selection of a training of as many steps as evaluations, with the first one as the best."""
+    """Return message and selection of a training of as many steps as evaluations, with the first one as the best."""
     args: Any = SimpleNamespace(
         load_best_model_at_end=True, metric_for_best_model="eval_loss", greater_is_better=False, **fields
     )
@@ -29,7 +29,7 @@ def describe(*values: float, **fields: Any) -> tuple[str, Any]:
     return describe_end(CONFIG, args, STOP, state), describe_selection(args, state)
 
 
-def test_a_metric_that_never_changed_is_told() -> None:
+def test_a_metric_that_never_changed_is_reported() -> None:
     line, selection = describe(6.93, 6.93, 6.93)
     assert line == (
         "training ended: all 3 steps are done; best step 1, eval/loss 6.9300\n"

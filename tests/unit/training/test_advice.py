@@ -1,4 +1,4 @@
-"""Advice on a depth that does not adapt leaves out what a run has set already."""
+"""Advice on a depth that does not adapt, without settings that a run has already."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def select_advice(root: str, *overrides: str) -> list[str]:
     return drop_current_settings(advice.replace("DEPTH", "3"), config).split("; ")
 
 
-def test_a_run_that_has_none_of_it_gets_all_of_it() -> None:
+def test_a_run_without_any_advised_setting_gets_all_advice() -> None:
     overrides = ("budget=none", "budget.target=null", "model.act_penalty=0.1", "model.halt_bias_init=-1")
     overrides += ("model.state_rule=single", "model.recall=false")
     assert select_advice("act_tiny", *overrides) == list(ACT)
@@ -57,13 +57,13 @@ def test_a_stored_model_has_the_default_where_its_run_had_null() -> None:
 
 
 @pytest.mark.parametrize("settings", [None, SimpleNamespace(model=None)])
-def test_advice_without_overrides_stays(settings: SimpleNamespace | None) -> None:
+def test_advice_without_overrides_is_kept(settings: SimpleNamespace | None) -> None:
     assert drop_current_settings("train longer, or with fewer cycles", settings) == "train longer, or with fewer cycles"
 
 
-def test_a_budget_is_no_advice_to_a_run_that_has_one() -> None:
+def test_a_budget_is_not_advised_to_a_run_with_one() -> None:
     assert drop_budgets("; ".join(ACT)) == "; ".join(ACT[1:])
 
 
-def test_a_deeper_start_is_no_advice_at_full_depth() -> None:
+def test_a_deeper_start_is_not_advised_at_full_depth() -> None:
     assert drop_deeper_starts("; ".join(ACT)) == "; ".join([ACT[0], ACT[2]])

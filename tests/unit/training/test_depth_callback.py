@@ -53,7 +53,7 @@ def make_examples() -> list[dict[str, torch.Tensor]]:
 
 
 def build_trainer(model: Any, folder: Path, **arguments: Any) -> Trainer:
-    """Trainer with two examples in a batch that changes no weight, so that a loop sees the same depths."""
+    """Return a trainer with two examples in a batch that changes no weight, so that a loop sees the same depths."""
     settings = {
         "per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "num_train_epochs": 1, "learning_rate": 0.0,
         "report_to": "none", "save_strategy": "no", "use_cpu": True, "disable_tqdm": True,
@@ -64,7 +64,7 @@ def build_trainer(model: Any, folder: Path, **arguments: Any) -> Trainer:
 
 
 def measure_in_a_loop(model: Any, *, training: bool) -> dict[str, float]:
-    """Depth and compute of all examples, two in a batch."""
+    """Return depth and compute of all examples, two in a batch."""
     model.train(training)
     depths, works = [], []
     examples = make_examples()
@@ -156,7 +156,7 @@ def test_trackers_get_about_a_dozen_metrics(tmp_path: Path, monkeypatch: pytest.
         assert depths <= {name for line in wandb_history(tmp_path) for name in line}
 
 
-SEARCHES = {"network", "supernet"}  # they read the operations of the blocks, once a log
+SEARCHES = {"network", "supernet"}  # these read the operations of the blocks, once a log
 
 
 @pytest.mark.parametrize("name", quick_one_in(5, [name for name in BUILD if name not in SEARCHES]))
@@ -182,7 +182,7 @@ def test_the_best_model_may_be_the_shallowest(tmp_path: Path) -> None:
     assert trainer.state.best_metric == pytest.approx(trainer.evaluate()["eval_halting/all/mean"])
 
 
-def test_a_model_that_the_trainer_builds_is_measured(tmp_path: Path) -> None:
+def test_a_model_built_by_the_trainer_is_measured(tmp_path: Path) -> None:
     examples = make_examples()
     args = TrainingArguments(
         str(tmp_path), max_steps=1, logging_steps=1, report_to="none", save_strategy="no", use_cpu=True,
@@ -222,7 +222,7 @@ def test_a_model_without_depths_is_refused(tmp_path: Path) -> None:
         trainer.evaluate()
 
 
-def test_a_callback_that_comes_too_late_is_refused(tmp_path: Path) -> None:
+def test_a_callback_added_after_the_start_is_refused(tmp_path: Path) -> None:
     trainer = build_trainer(build_act(), tmp_path)
     trainer.remove_callback(DepthCallback)
     trainer.add_callback(DepthCallback())

@@ -1,4 +1,4 @@
-"""A logger of an installed package: known by its name, or one line that names the package."""
+"""Loggers of installed packages: registered by name, or refused with one line that names the package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop("own_logger", None)
 
 
-def test_it_is_like_any_other(folder: Path) -> None:
+def test_an_installed_logger_works_like_a_built_in_one(folder: Path) -> None:
     with package_on_path(folder, "own-logger", {GROUP: {"here": "own_logger:HERE", "gone": "own_logger:GONE"}}):
         assert configured("act_tiny", "logger.report_to=here").logger.report_to == ["here"]
         with pytest.raises(ConfigError, match="the package no_such_library is missing; install it with"):
@@ -38,13 +38,13 @@ def test_it_is_like_any_other(folder: Path) -> None:
         configured("act_tiny", "logger.report_to=here")
 
 
-@pytest.mark.parametrize(("name", "place", "message"), [
+@pytest.mark.parametrize(("name", "target", "message"), [
     ("here", "own_logger:TrackerKind", "must be an adadepth.training.trackers.TrackerKind, not type"),
     ("here", "own_logger:NO_PLACE", "'own_logger.Here' must be"),
     ("wandb", "own_logger:HERE", "a logger of that name already exists"),
 ])  # fmt: skip
-def test_a_broken_one_is_one_line(folder: Path, name: str, place: str, message: str) -> None:
-    with package_on_path(folder, "own-logger", {GROUP: {name: place}}):
+def test_a_broken_logger_is_a_one_line_error(folder: Path, name: str, target: str, message: str) -> None:
+    with package_on_path(folder, "own-logger", {GROUP: {name: target}}):
         with pytest.raises(ConfigError) as raised:
             trackers()
         assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""What the trainer's settings need of the machine is one line each, before anything is prepared."""
+"""Settings of the trainer that this machine cannot fulfil: one line each, before anything is prepared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARDED = ["trainer.fsdp=true"]
     (["runtime.compile=true", "trainer.torch_compile_backend=inducto"],
      r"^trainer.torch_compile_backend=inducto: must be one of .*inductor.* \(did you mean 'inductor'\?\)$"),
 ])  # fmt: skip
-def test_what_is_not_here_is_said(
+def test_settings_that_this_machine_cannot_fulfil_are_one_line_errors(
     overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -41,7 +41,7 @@ def test_what_is_not_here_is_said(
     assert {path.name for path in tmp_path.iterdir()} == {"list.json", "cut.json"}
 
 
-def test_what_torch_and_accelerate_both_know_is_allowed() -> None:
+def test_backends_known_to_torch_and_accelerate_are_allowed() -> None:
     compiled = ["runtime.compile=true", "trainer.torch_compile_backend=aot_eager", "trainer.torch_compile_mode=default"]
     assert training_arguments(configured("act_tiny", *compiled)).torch_compile_backend == "aot_eager"
 

@@ -1,4 +1,4 @@
-"""States of a checkpoint that would not fit what they replace: refused before anything is loaded."""
+"""Stored states of a checkpoint that do not fit the objects they replace, refused before anything is loaded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Model(nn.Module):
         return set()
 
 
-def updated(kind: Optimizer, updates: int = 2) -> tuple[_Model, torch.optim.Optimizer]:
+def make_updated_optimizer(kind: Optimizer, updates: int = 2) -> tuple[_Model, torch.optim.Optimizer]:
     model = _Model()
     optimizer = build_optimizer(model, TrainerConfig(optimizer=kind))
     for _ in range(updates):
@@ -88,12 +88,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("kind", list(Optimizer))
-def test_a_state_as_it_was_written_is_accepted(kind: Optimizer) -> None:
-    """By an optimizer that has made no update, as in a resumed run; and by itself."""
-    model, optimizer = updated(kind)
+def test_an_unchanged_state_is_accepted(kind: Optimizer) -> None:
+    """Check an optimizer without any update, as in a resumed run, and the one that wrote the state."""
+    model, optimizer = make_updated_optimizer(kind)
     stored, stateless = copy.deepcopy(optimizer.state_dict()), stateless_parameters(optimizer)
     for updates in (0, 1):
-        fresh, other = updated(kind, updates)
+        fresh, other = make_updated_optimizer(kind, updates)
         names = parameter_names(fresh, other)
         assert set(names) == dict(model.named_parameters()).keys()
         check_optimizer_state(other, stored, names)
@@ -101,7 +101,7 @@ def test_a_state_as_it_was_written_is_accepted(kind: Optimizer) -> None:
         assert [names[number] for number in stateless] == ["unread.weight"]
 
 
-# What Muon keeps of a matrix is one momentum, and its first group has no betas.
+# Muon stores one momentum of a matrix, and its first group has no betas.
 _OF_MUON: dict[str, tuple[Damage, str]] = {
     "longer moment": (
         lambda s: s["state"][_MATRIX].update(momentum_buffer=torch.zeros(200, 300)),
@@ -120,7 +120,7 @@ _OF_MUON: dict[str, tuple[Damage, str]] = {
     ("kind", "name"), [*((Optimizer.adamw, name) for name in DAMAGES), *((Optimizer.muon, name) for name in _OF_MUON)]
 )
 def test_a_state_that_does_not_fit_names_the_parameter(kind: Optimizer, name: str) -> None:
-    model, optimizer = updated(kind)
+    model, optimizer = make_updated_optimizer(kind)
     stored, stateless = copy.deepcopy(optimizer.state_dict()), stateless_parameters(optimizer)
     damage, words = (_OF_MUON if kind is Optimizer.muon else {}).get(name, DAMAGES[name])
     damage(stored)
@@ -148,14 +148,14 @@ def test_a_state_that_does_not_fit_names_the_parameter(kind: Optimizer, name: st
         (lambda s: s.update(_step_count=True), "_step_count"),
     ],
 )
-def test_a_schedule_that_is_another_s_is_refused(damage: Damage, words: str) -> None:
-    _, optimizer = updated(Optimizer.adamw)
+def test_the_schedule_of_another_run_is_refused(damage: Damage, words: str) -> None:
+    _, optimizer = make_updated_optimizer(Optimizer.adamw)
     schedule = build_schedule(optimizer, TrainerConfig(), 10)
     for _ in range(3):
         optimizer.step()
         schedule.step()
     stored = copy.deepcopy(schedule.state_dict())
-    live = build_schedule(updated(Optimizer.adamw)[1], TrainerConfig(), 10)
+    live = build_schedule(make_updated_optimizer(Optimizer.adamw)[1], TrainerConfig(), 10)
     check_schedule(live, stored, 3, may_skip=False)
     damage(stored)
     with pytest.raises(ValueError, match=words):
@@ -164,7 +164,7 @@ def test_a_schedule_that_is_another_s_is_refused(damage: Damage, words: str) -> 
 
 @pytest.mark.parametrize("position", [-1, 625, 10**9, "x", True])
 def test_a_position_beyond_the_random_numbers_is_refused(position: object) -> None:
-    """NumPy reads at any position, and the process with it."""
+    """Check the position, since NumPy reads at any and crashes the process."""
     kind, numbers, _, has_gauss, gauss = np.random.get_state()  # type: ignore[misc]
     rng = {"python": (), "cpu": torch.get_rng_state(), "numpy": (kind, numbers, 624, has_gauss, gauss)}
     check_random_state(rng)
@@ -172,7 +172,7 @@ def test_a_position_beyond_the_random_numbers_is_refused(position: object) -> No
         check_random_state({**rng, "numpy": (kind, numbers, position, has_gauss, gauss)})
 
 
-def test_a_difference_is_named_by_its_place() -> None:
+def test_a_difference_is_named_with_its_key() -> None:
     live = {"a": [1, 2.0], "b": {"c": True, "d": "x", "e": torch.zeros(2)}, "best": math.inf, "none": None}
     assert difference(copy.deepcopy(live), live) is None
     assert difference({"best": 3, "none": 7}, live) is None
