@@ -5,16 +5,17 @@
 
 One thread and one text. Every engine has a process of its own with one model, and their repetitions alternate.
   adadepth:W     `generate` of the looped model
-  transformers:W `generate` of the Llama that has the layers of all loops one after the other, which computes the same
+  transformers:W `generate` of the Llama that has the layers of all loops one after the other, which computes the same,
+                 if need be with a hook that applies the last norm after every loop
   llama.cpp:W    the exported file with weights W, and llama.cpp's defaults otherwise
   onnxruntime:W  the exported program with weights W, which reads the whole text again for every written token
 `reads` and `writes` are tokens per second of a prompt and of the likeliest next tokens, medians over repetitions.
 `of_adadepth` and `of_transformers` are these as multiples. `memory` is the peak of the process above that after its
 imports, in MiB, and `process` the peak itself. `same` counts the first written tokens that are those of adadepth.
 
-With --checkpoint: the same for a trained model, with its predictions in every engine on the text of Python's
-documentation, for every number of loops: the perplexity, how often the likeliest token is the same, and how many of 20
-continuations. For these predictions, llama.cpp keeps keys and values in float32.
+With --checkpoint: predictions of a trained model in every engine on the text of Python's documentation, for every
+number of loops: the perplexity, how often the likeliest token is that of adadepth in float32, and how many of 20
+continuations are. llama.cpp keeps keys and values in float32.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ def write_unrolled(model: Any, folder: Path) -> None:
     unrolled = {name: weight for name, weight in weights.items() if name not in layers}
     for loop, (name, weight) in itertools.product(range(fields["num_loops"]), layers.items()):
         parts = name.split(".")
-        parts[2] = str(int(parts[2]) + loop * CORE)
+        parts[2] = str(int(parts[2]) + loop * model.config.core)
         unrolled[".".join(parts)] = weight
-    config = LlamaConfig(**{**fields, "num_hidden_layers": CORE * fields["num_loops"], "model_type": "llama"})
+    layer_count = model.config.core * fields["num_loops"]
+    config = LlamaConfig(**{**fields, "num_hidden_layers": layer_count, "model_type": "llama"}, core=model.config.core)
     llama = LlamaForCausalLM(config)
     llama.load_state_dict(unrolled)
     llama.save_pretrained(folder)
@@ -105,8 +107,12 @@ def load_torch_model(folder: Path, class_name: str, dtype: str = "float32") -> G
 
     import adadepth
 
-    model = getattr(adadepth, class_name, None) or getattr(transformers, class_name)
-    return partial(generate_with_torch, model.from_pretrained(folder, dtype=getattr(torch, dtype)).eval())
+    model_class = getattr(adadepth, class_name, None) or getattr(transformers, class_name)
+    model = model_class.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    if getattr(model.config, "skip_loop_final_norm", True) is False:  # a Llama that applies the last norm in every loop
+        for layer in model.model.layers[model.config.core - 1 : -1 : model.config.core]:
+            layer.register_forward_hook(lambda layer, inputs, states: model.model.norm(states))
+    return partial(generate_with_torch, model)
 
 
 def generate_with_torch(model: Any, tokens: list[int], count: int) -> list[int]:
@@ -353,9 +359,10 @@ def list_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         model = make_model(width, loops) if width else load_checkpoint(options.checkpoint, loops)
         with tempfile.TemporaryDirectory() as temporary:
             folders = write_files(model, options.engines, Path(temporary))
-            if options.checkpoint is not None:
+            if options.checkpoint is None:
+                yield from measure(model, folders, options.repeats)
+            else:
                 yield from compare_predictions(model, options.checkpoint, folders, options.blocks)
-            yield from measure(model, folders, options.repeats)
 
 
 def load_checkpoint(path: Path, loops: int) -> Any:
