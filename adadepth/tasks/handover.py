@@ -81,7 +81,7 @@ def write_checks(folder: Path, model: Any, tokenizer: Any, inputs: Sequence[Inpu
     else:
         engine = _import_script(script)
         loaded = engine.load(folder)
-        tie = _limit_tolerance(2 * max(_measure_difference(engine, loaded, model, each) for each in inputs))
+        tie = _limit_tolerance(2 * max(_measure_difference(engine, loaded, model, example) for example in inputs))
     task, entries = _answer_inputs(model, tokenizer, inputs, tie)
     tolerance = tie
     if engine is not None:
@@ -239,12 +239,12 @@ def _answer_inputs(
     """
     answers = _get_answers(model)
     if answers.continues_texts:
-        task, entries = "language", [_continue_text(model, tokenizer, each["input_ids"], tie) for each in inputs]
+        task, entries = "language", [_continue_text(model, tokenizer, example["input_ids"], tie) for example in inputs]
     elif answers.classifies_texts:
-        task, entries = "text", [_classify_text(model, each) for each in inputs]
+        task, entries = "text", [_classify_text(model, example) for example in inputs]
     else:
-        task, entries = "tokens", [_label_tokens(model, tokenizer, each, tie) for each in inputs]
-    texts = [tokenizer.decode(each["input_ids"], skip_special_tokens=True) for each in inputs]
+        task, entries = "tokens", [_label_tokens(model, tokenizer, example, tie) for example in inputs]
+    texts = [tokenizer.decode(example["input_ids"], skip_special_tokens=True) for example in inputs]
     names = [
         {"token_ids": ids} | ({"other_inputs": others} if others else {}) for ids, others in map(_split_inputs, inputs)
     ]
@@ -310,8 +310,8 @@ def _label_tokens(model: Any, tokenizer: Any, inputs: Inputs, tie: float) -> dic
     width = math.isqrt(len(labels))
     grid = [" ".join(labels[start : start + width]) for start in range(0, len(labels), width)]
     extra = {"grid": grid} if answers.solves_puzzles else {}
-    found = {"classes": classes, "labels": labels, "probabilities": probabilities, "ties": ties}
-    return {**found, **extra, "depth": _get_depth(outputs)}
+    answer = {"classes": classes, "labels": labels, "probabilities": probabilities, "ties": ties}
+    return {**answer, **extra, "depth": _get_depth(outputs)}
 
 
 @torch.inference_mode()
