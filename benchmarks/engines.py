@@ -4,17 +4,18 @@
     OMP_NUM_THREADS=1 python benchmarks/engines.py --checkpoint FOLDER [--loops 1 2 3 4] [--blocks 40]
 
 One thread and one text. Every engine has a process of its own with one model, and their repetitions alternate.
-  adadepth       `generate` of the looped model, float32
-  transformers   `generate` of the Llama that has the layers of all loops one after the other: the same, float32
+  adadepth:W     `generate` of the looped model
+  transformers:W `generate` of the Llama that has the layers of all loops one after the other, which computes the same,
+                 if need be with a hook that applies the last norm after every loop
   llama.cpp:W    the exported file with weights W, and llama.cpp's defaults otherwise
   onnxruntime:W  the exported program with weights W, which reads the whole text again for every written token
 `reads` and `writes` are tokens per second of a prompt and of the likeliest next tokens, medians over repetitions.
 `of_adadepth` and `of_transformers` are these as multiples. `memory` is the peak of the process above that after its
 imports, in MiB, and `process` the peak itself. `same` counts the first written tokens that are those of adadepth.
 
-With --checkpoint: perplexity of the trained model and of its file in llama.cpp on the text of Python's documentation,
-for every number of loops, with keys and values in float32; how often the likeliest token is the same, and how many of
-20 continuations.
+With --checkpoint: predictions of a trained model in every engine on the text of Python's documentation, for every
+number of loops: the perplexity, how often the likeliest token is that of adadepth in float32, and how many of 20
+continuations are. llama.cpp keeps keys and values in float32.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ def write_unrolled(model: Any, folder: Path) -> None:
     unrolled = {name: weight for name, weight in weights.items() if name not in layers}
     for loop, (name, weight) in itertools.product(range(fields["num_loops"]), layers.items()):
         parts = name.split(".")
-        parts[2] = str(int(parts[2]) + loop * CORE)
+        parts[2] = str(int(parts[2]) + loop * model.config.core)
         unrolled[".".join(parts)] = weight
-    config = LlamaConfig(**{**fields, "num_hidden_layers": CORE * fields["num_loops"], "model_type": "llama"})
+    layer_count = model.config.core * fields["num_loops"]
+    config = LlamaConfig(**{**fields, "num_hidden_layers": layer_count, "model_type": "llama"}, core=model.config.core)
     llama = LlamaForCausalLM(config)
     llama.load_state_dict(unrolled)
     llama.save_pretrained(folder)
@@ -98,24 +100,29 @@ def write_gguf_file(model: Any, folder: Path, weights: str) -> None:
         write_gguf(model, folder, source, ExportConfig(format="gguf", weights=weights))
 
 
-def load_torch_model(folder: Path, class_name: str) -> Generate:
+def load_torch_model(folder: Path, class_name: str, dtype: str = "float32") -> Generate:
     """Load a model of adadepth or transformers."""
     import torch
     import transformers
 
     import adadepth
 
-    model = getattr(adadepth, class_name, None) or getattr(transformers, class_name)
-    loaded = model.from_pretrained(folder).eval()
-    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    model_class = getattr(adadepth, class_name, None) or getattr(transformers, class_name)
+    model = model_class.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    if getattr(model.config, "skip_loop_final_norm", True) is False:  # a Llama that applies the last norm in every loop
+        for layer in model.model.layers[model.config.core - 1 : -1 : model.config.core]:
+            layer.register_forward_hook(lambda layer, inputs, states: model.model.norm(states))
+    return partial(generate_with_torch, model)
 
-    @torch.inference_mode()
-    def generate(tokens: list[int], count: int) -> list[int]:
-        texts = torch.tensor([tokens])
-        ids = loaded.generate(texts, attention_mask=torch.ones_like(texts), max_new_tokens=count, **options)
-        return list(ids[0, len(tokens) :].tolist())
 
-    return generate
+def generate_with_torch(model: Any, tokens: list[int], count: int) -> list[int]:
+    """Return the likeliest next tokens of a text in torch."""
+    import torch
+
+    texts, options = torch.tensor([tokens]), {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    with torch.inference_mode():
+        ids = model.generate(texts, attention_mask=torch.ones_like(texts), max_new_tokens=count, **options)
+    return list(ids[0, len(tokens) :].tolist())
 
 
 def load_llama_cpp(folder: Path) -> Generate:
@@ -151,12 +158,18 @@ def load_onnxruntime(folder: Path) -> Generate:
     return partial(generate, session)
 
 
+def write_looped(model: Any, folder: Path) -> None:
+    """Write a looped model in its own layout."""
+    model.save_pretrained(folder)
+
+
 ENGINES = {
-    "adadepth": Engine(
-        lambda model, folder: model.save_pretrained(folder),
-        lambda folder: load_torch_model(folder, "LoopedForCausalLM"),
+    "adadepth:f32": Engine(write_looped, partial(load_torch_model, class_name="LoopedForCausalLM")),
+    "transformers:f32": Engine(write_unrolled, partial(load_torch_model, class_name="LlamaForCausalLM")),
+    "adadepth:f16": Engine(write_looped, partial(load_torch_model, class_name="LoopedForCausalLM", dtype="float16")),
+    "transformers:f16": Engine(
+        write_unrolled, partial(load_torch_model, class_name="LlamaForCausalLM", dtype="float16")
     ),
-    "transformers": Engine(write_unrolled, lambda folder: load_torch_model(folder, "LlamaForCausalLM")),
     **{
         f"llama.cpp:{weights}": Engine(partial(write_gguf_file, weights=weights), load_llama_cpp)
         for weights in ("f32", "f16", "q8_0")
@@ -222,30 +235,36 @@ def read_peak() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def measure(width: int, loops: int, engines: list[str], repeats: int) -> Iterator[dict[str, Any]]:
+def write_files(model: Any, engines: list[str], folder: Path) -> dict[str, Path]:
+    """Write a model for every engine, and return the folders by engine."""
+    folders = {engine: folder / engine for engine in engines}
+    for engine, path in folders.items():
+        path.mkdir()
+        ENGINES[engine].write(model, path)
+    return folders
+
+
+def measure(model: Any, folders: dict[str, Path], repeats: int) -> Iterator[dict[str, Any]]:
     """Yield a row for every engine."""
-    model = make_model(width, loops)
-    prompt = [(7 * number) % VOCABULARY for number in range(READ)]
-    with tempfile.TemporaryDirectory() as temporary:
-        workers, sizes = {}, {}
-        for engine in engines:
-            folder = Path(temporary) / engine
-            folder.mkdir()
-            ENGINES[engine].write(model, folder)
-            sizes[engine] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
-            workers[engine] = Worker(engine, folder)
-        reads: dict[str, list[float]] = {engine: [] for engine in engines}
-        writes: dict[str, list[float]] = {engine: [] for engine in engines}
-        answers = {}
-        for number in range(repeats + 1):
-            for engine, worker in workers.items():
-                read = worker.ask(prompt, 1)
-                answers[engine] = worker.ask(prompt[:PROMPT], WRITTEN)
-                if number:  # the first one warms up
-                    reads[engine].append(READ / read["seconds"])
-                    writes[engine].append(WRITTEN / answers[engine]["seconds"])
-        for worker in workers.values():
-            worker.close()
+    prompt = [(7 * number) % model.config.vocab_size for number in range(READ)]
+    engines = [*folders]
+    sizes = {
+        engine: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
+        for engine, folder in folders.items()
+    }
+    workers = {engine: Worker(engine, folder) for engine, folder in folders.items()}
+    reads: dict[str, list[float]] = {engine: [] for engine in engines}
+    writes: dict[str, list[float]] = {engine: [] for engine in engines}
+    answers = {}
+    for number in range(repeats + 1):
+        for engine, worker in workers.items():
+            read = worker.ask(prompt, 1)
+            answers[engine] = worker.ask(prompt[:PROMPT], WRITTEN)
+            if number:  # the first one warms up
+                reads[engine].append(READ / read["seconds"])
+                writes[engine].append(WRITTEN / answers[engine]["seconds"])
+    for worker in workers.values():
+        worker.close()
     speeds = {engine: (statistics.median(reads[engine]), statistics.median(writes[engine])) for engine in engines}
     for engine in engines:
         answer = answers[engine]
@@ -253,15 +272,15 @@ def measure(width: int, loops: int, engines: list[str], repeats: int) -> Iterato
             lambda pair: pair[0] == pair[1], zip(answer["tokens"], answers[engines[0]]["tokens"], strict=True)
         )
         yield {
-            "width": width,
-            "loops": loops,
+            "width": model.config.hidden_size,
+            "loops": model.config.num_loops,
             "engine": engine,
             "reads": speeds[engine][0],
             "writes": speeds[engine][1],
             **{
-                f"of_{other}": [speeds[engine][part] / speeds[other][part] for part in (0, 1)]
+                f"of_{other}": [speeds[engine][part] / speeds[f"{other}:f32"][part] for part in (0, 1)]
                 for other in ("adadepth", "transformers")
-                if other in engines
+                if f"{other}:f32" in engines
             },
             "reads_range": [min(reads[engine]), max(reads[engine])],
             "writes_range": [min(writes[engine]), max(writes[engine])],
@@ -276,45 +295,55 @@ def measure(width: int, loops: int, engines: list[str], repeats: int) -> Iterato
 # ---- Predictions of a trained model
 
 
-def compare_predictions(checkpoint: Path, loops: int, blocks: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for every number format of the weights."""
+def compare_predictions(
+    model: Any, checkpoint: Path, folders: dict[str, Path], blocks: int
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for every engine."""
     import torch
 
-    from adadepth import LoopedForCausalLM
-    from adadepth.contrib.engines import run_gguf
     from adadepth.data.text.corpora import read_embedded_documents
     from adadepth.data.text.tokenizer import load_tokenizer
 
-    model = LoopedForCausalLM.from_pretrained(checkpoint).eval()
-    model.config.exit_rule = f"fixed:{loops}"
     tokenizer = load_tokenizer(str(checkpoint), needed=())
     ids = tokenizer("\n".join(read_embedded_documents()), add_special_tokens=False)["input_ids"][-blocks * BLOCK :]
     texts = torch.tensor(ids).view(blocks, BLOCK)
-    with torch.inference_mode():
-        logits = model(texts).logits
-        ours = [
-            model.generate(text[None, :32], max_new_tokens=32, do_sample=False, eos_token_id=None)[0, 32:].tolist()
-            for text in texts[:20]
-        ]
-    own = compute_perplexity(logits, texts)
-    for weights in ("f32", "f16", "q8_0"):
-        with tempfile.TemporaryDirectory() as temporary:
-            write_gguf_file(model, Path(temporary), weights)
-            loaded = run_gguf.load(Path(temporary))
-            found = torch.tensor([run_gguf.compute_logits(loaded, text) for text in texts.tolist()])
-            theirs = [run_gguf.generate(loaded, text[:32], 32) for text in texts[:20].tolist()]
-            loaded.close()
-        perplexity = compute_perplexity(found, texts)
+    logits = torch.tensor([compute_with_torch(model, text) for text in texts.tolist()])
+    continuations = [generate_with_torch(model, text[:32], 32) for text in texts[:20].tolist()]
+    expected = compute_perplexity(logits, texts)
+    for engine, folder in folders.items():
+        compute_logits, generate = load_predictor(engine, folder)
+        predicted = torch.tensor([compute_logits(text) for text in texts.tolist()])
+        written = [generate(text[:32], 32) for text in texts[:20].tolist()]
+        perplexity = compute_perplexity(predicted, texts)
         yield {
-            "loops": loops,
-            "weights": weights,
+            "loops": model.config.num_loops,
+            "engine": engine,
             "perplexity": perplexity,
-            "adadepth": own,
-            "relative_difference": perplexity / own - 1,
-            "largest_logit_difference": float((found - logits).abs().max()),
-            "same_likeliest": float((found.argmax(-1) == logits.argmax(-1)).float().mean()),
-            "same_continuations": sum(map(list.__eq__, ours, theirs)),
+            "relative_difference": perplexity / expected - 1,
+            "largest_logit_difference": float((predicted - logits).abs().max()),
+            "same_likeliest": float((predicted.argmax(-1) == logits.argmax(-1)).float().mean()),
+            "same_continuations": sum(map(list.__eq__, continuations, written)),
         }
+
+
+def load_predictor(engine: str, folder: Path) -> tuple[Callable[[list[int]], Any], Generate]:
+    """Load the files of an engine, and return its functions for the logits and the next tokens of a text."""
+    name = engine.partition(":")[0]
+    if name in ("llama.cpp", "onnxruntime"):
+        module = "run_gguf" if name == "llama.cpp" else "run_onnx"
+        runner = import_module(f"adadepth.contrib.engines.{module}")
+        loaded = runner.load(folder)
+        return partial(runner.compute_logits, loaded), partial(runner.generate, loaded)
+    generate: Any = ENGINES[engine].load(folder)
+    return partial(compute_with_torch, generate.args[0]), generate
+
+
+def compute_with_torch(model: Any, tokens: list[int]) -> Any:
+    """Return the logits of a text in torch, [tokens][vocabulary]."""
+    import torch
+
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0].float().tolist()
 
 
 def compute_perplexity(logits: Any, texts: Any) -> float:
@@ -325,13 +354,22 @@ def compute_perplexity(logits: Any, texts: Any) -> float:
 
 
 def list_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield every row of the table."""
-    if options.checkpoint is not None:
-        for loops in options.loops:
-            yield from compare_predictions(options.checkpoint, loops, options.blocks)
-        return
-    for width, loops in itertools.product(options.widths, options.loops):
-        yield from measure(width, loops, options.engines, options.repeats)
+    """Yield every row of the tables."""
+    for width, loops in itertools.product([None] if options.checkpoint else options.widths, options.loops):
+        model = make_model(width, loops) if width else load_checkpoint(options.checkpoint, loops)
+        with tempfile.TemporaryDirectory() as temporary:
+            folders = write_files(model, options.engines, Path(temporary))
+            if options.checkpoint is None:
+                yield from measure(model, folders, options.repeats)
+            else:
+                yield from compare_predictions(model, options.checkpoint, folders, options.blocks)
+
+
+def load_checkpoint(path: Path, loops: int) -> Any:
+    """Load a trained model with a number of loops."""
+    from adadepth import LoopedForCausalLM
+
+    return LoopedForCausalLM.from_pretrained(path, num_loops=loops).eval()
 
 
 def main() -> None:

@@ -40,8 +40,10 @@ class ExportFormat:
         weights: Names of the number formats of weights for `export.weights`; the first one is the default.
         engine: Python file that is copied to the folder as `engine.py`: the functions with which `check.py` runs the
             written files. It imports nothing of adadepth. `load(folder)` returns the model. `compute_logits(model,
-            token_ids)` returns a list of rows: (T, vocabulary or classes), or (1, classes) for a text.
-            `generate(model, token_ids, count)` returns the ids of a greedy continuation.
+            token_ids)` returns a list of rows: (T, vocabulary or classes), or (1, classes) for a text. For a grid, it
+            also gets the keywords `position_ids`, the rows of the cells, and `token_type_ids`, the columns.
+            `generate(model, token_ids, count)` returns the ids of a greedy continuation. For weights without a known
+            tolerance, mode `export` itself runs the file to measure one.
         use: Markdown for the model card: the engine that reads the files, and the command that starts it.
         libraries: Names of the Python modules that the function needs.
         needs: Requirement to install with pip if a library is missing.

@@ -7,6 +7,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,10 @@ _TOLERANCES = {
     "bfloat16": 0.1,
     "q8_0": 0.1,
 }
-_LARGEST_TOLERANCE = 0.3  # of other number formats, such as int8
+# Of other number formats, such as int8, it is measured: three times the largest difference of the inputs, because
+# engines multiply integers otherwise on other processors, and at most this.
+_SMALLEST_TOLERANCE, _LARGEST_TOLERANCE, _MARGIN = 1e-3, 0.3, 3
+Inputs = Mapping[str, list[int]]  # inputs of a model by name, a number for every token or cell
 PROMPTS = (
     "The train to the coast was late again this morning.",
     "Water boils at a lower temperature on a high mountain.",
@@ -61,25 +65,30 @@ PROMPTS = (
 )
 
 
-def write_checks(folder: Path, model: Any, tokenizer: Any, inputs: Sequence[list[int]], settings: ExportConfig) -> None:
+def write_checks(folder: Path, model: Any, tokenizer: Any, inputs: Sequence[Inputs], settings: ExportConfig) -> None:
     """Write the inputs with our answers to check.json, and copy check.py and the engine of the file format.
 
     Args:
         folder: Folder of the export.
         model: The exported model.
         tokenizer: Tokenizer of the model.
-        inputs: Token ids of every input.
+        inputs: Inputs of the model, whose answers are compared.
         settings: Settings of mode `export`.
     """
-    answers = _get_answers(model)
-    weights = get_weight_format(model, settings)
-    tolerance = _TOLERANCES.get(weights, _LARGEST_TOLERANCE)
-    if answers.continues_texts:
-        task, entries = "language", [_continue_text(model, tokenizer, ids, tolerance) for ids in inputs]
-    elif answers.classifies_texts:
-        task, entries = "text", [_classify_text(model, ids) for ids in inputs]
+    weights, script = get_weight_format(model, settings), export_formats()[settings.format].engine
+    engine = None
+    if weights in _TOLERANCES or script is None:
+        tie = _TOLERANCES.get(weights, _LARGEST_TOLERANCE)
     else:
-        task, entries = "tokens", [_label_tokens(model, tokenizer, ids, tolerance) for ids in inputs]
+        engine = _import_script(script)
+        loaded = engine.load(folder)
+        tie = _limit_tolerance(2 * max(_measure_difference(engine, loaded, model, example) for example in inputs))
+    task, entries = _answer_inputs(model, tokenizer, inputs, tie)
+    tolerance = tie
+    if engine is not None:
+        compare = _import_script(_SCRIPTS / "check.py").COMPARE[task]
+        differences = [compare(entry, math.inf, engine, loaded).difference for entry in entries]
+        tolerance = _limit_tolerance(_MARGIN * max(differences))
     content = {
         "format": settings.format,
         "layout": settings.layout,
@@ -87,15 +96,38 @@ def write_checks(folder: Path, model: Any, tokenizer: Any, inputs: Sequence[list
         "tolerance": tolerance,
         "exit_rule": getattr(model.config, "exit_rule", None),
         "task": task,
-        "inputs": [
-            {"text": tokenizer.decode(ids, skip_special_tokens=True), "token_ids": ids} | entry
-            for ids, entry in zip(inputs, entries, strict=True)
-        ],
+        "inputs": entries,
     }
     write_json(folder / CHECKS, content)
     shutil.copyfile(_SCRIPTS / "check.py", folder / "check.py")
-    if (engine := export_formats()[settings.format].engine) is not None:
-        shutil.copyfile(engine, folder / "engine.py")
+    if script is not None:
+        shutil.copyfile(script, folder / "engine.py")
+
+
+def _import_script(path: Path) -> Any:
+    """Import a script that is copied to the folder of an export."""
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def _limit_tolerance(tolerance: float) -> float:
+    return min(max(tolerance, _SMALLEST_TOLERANCE), _LARGEST_TOLERANCE)
+
+
+def _measure_difference(engine: Any, loaded: Any, model: Any, inputs: Inputs) -> float:
+    """Return the largest difference of a logit in an engine from ours."""
+    token_ids, others = _split_inputs(inputs)
+    logits = torch.tensor(engine.compute_logits(loaded, token_ids, **others))
+    return float((logits - _compute_logits(_run_model(model, inputs))).abs().max())
+
+
+def _split_inputs(inputs: Inputs) -> tuple[list[int], dict[str, list[int]]]:
+    """Return the token ids of an input, and its other numbers by name."""
+    return inputs["input_ids"], {name: values for name, values in inputs.items() if name != "input_ids"}
 
 
 def get_weight_format(model: Any, settings: ExportConfig) -> str:
@@ -113,46 +145,55 @@ def _get_answers(model: Any) -> AnswerSpec:
 # ---- inputs
 
 
-def collect_inputs(config: ExperimentConfig, model: Any, tokenizer: Any, path: str) -> list[list[int]]:
-    """Return the token ids of at most ten inputs for a model; none if the model has no answers or nothing fits it.
+def collect_inputs(config: ExperimentConfig, model: Any, tokenizer: Any, path: str) -> list[Inputs]:
+    """Return at most ten inputs for a model; none if the model has no answers or nothing fits it.
 
     They are examples that the evaluation of the run has recorded, then drawn examples of its data, then fixed texts.
-    Inputs of a language model are cut at 32 tokens.
+    Inputs of a language model are cut at 32 tokens. A grid has the rows and columns of its cells, too.
     """
     if _get_answers(model).only_depths:
         return []
     longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
-    inputs: dict[tuple[int, ...], None] = {}
+    inputs: list[Inputs] = []
     for examples in _iterate_examples(config, model, tokenizer, path):
         if _get_answers(model).continues_texts:
             examples = _shorten_texts(tokenizer, examples, longest - NEW_TOKENS)
-        inputs |= dict.fromkeys(tuple(ids) for ids in examples if len(ids) <= longest)  # a maze is no row of tokens
+        for example in examples:
+            positions = example.get("position_ids", range(len(example["input_ids"])))
+            if example not in inputs and max(positions, default=0) < longest:
+                inputs.append(example)
         if len(inputs) >= _INPUTS:
             break
-    return [list(ids) for ids in inputs][:_INPUTS]
+    return inputs[:_INPUTS]
 
 
-def _shorten_texts(tokenizer: Any, examples: Sequence[list[int]], longest: int) -> list[list[int]]:
+def _shorten_texts(tokenizer: Any, examples: Sequence[Inputs], longest: int) -> list[Inputs]:
     """Return the first tokens of texts for a language model, as its tokenizer splits the text that they stand for.
 
     A server that is given the text then reads the same tokens.
     """
-    texts = [tokenizer.decode(ids[:_LONGEST_PROMPT], skip_special_tokens=True) for ids in examples]
-    encoded: list[list[int]] = [tokenizer(text)["input_ids"] for text in texts]
-    return [ids for ids in encoded if 1 < len(ids) <= longest]  # the first token has no probability
+    cut = [example["input_ids"][:_LONGEST_PROMPT] for example in examples]
+    encoded = [tokenizer(tokenizer.decode(ids, skip_special_tokens=True))["input_ids"] for ids in cut]
+    return [{"input_ids": ids} for ids in encoded if 1 < len(ids) <= longest]  # the first token has no probability
 
 
-def _iterate_examples(config: ExperimentConfig, model: Any, tokenizer: Any, path: str) -> Iterator[list[list[int]]]:
-    """Yield the token ids of recorded examples, drawn examples and fixed texts, as far as they exist for a model."""
+def _iterate_examples(config: ExperimentConfig, model: Any, tokenizer: Any, path: str) -> Iterator[list[Inputs]]:
+    """Yield the recorded examples, drawn examples and fixed texts, as far as they exist for a model."""
     answers, files = _get_answers(model), _read_checkpoint_run(config)
     if files is not None:
-        yield _read_examples(files, tokenizer)
+        if not _reads_grids(model):  # whose records lack the place of a grid in its field
+            yield [{"input_ids": ids} for ids in _read_examples(files, tokenizer)]
         yield _draw_examples(config, model, path)
     trained = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
     if not answers.solves_puzzles and not has_generated_symbols(answers, trained):
         layout = build_layout(model, tokenizer, answers, None, trained)
         texts = encode_texts(tokenizer, layout, [(prompt,) for prompt in PROMPTS])
-        yield [[int(token) for token in text.example["input_ids"]] for text in texts]
+        yield [{"input_ids": [int(token) for token in text.example["input_ids"]]} for text in texts]
+
+
+def _reads_grids(model: Any) -> bool:
+    """Return whether positions and token types of a model are rows and columns of a grid."""
+    return getattr(model.config, "has_columns", False)
 
 
 def _read_checkpoint_run(config: ExperimentConfig) -> RunFiles | None:
@@ -168,8 +209,8 @@ def _read_examples(files: RunFiles, tokenizer: Any) -> list[list[int]]:
     return [tokenizer.convert_tokens_to_ids(tokens) for tokens in examples if None not in tokens]
 
 
-def _draw_examples(config: ExperimentConfig, model: Any, path: str) -> list[list[int]]:
-    """Return the token ids of examples of the run's first evaluation set, if its data are drawn."""
+def _draw_examples(config: ExperimentConfig, model: Any, path: str) -> list[Inputs]:
+    """Return examples of the run's first evaluation set, if its data are drawn."""
     dataset: Any = config.dataset
     if config.task is not Task.finetune or get_problem(dataset) is None or not hasattr(dataset, "train_examples"):
         return []
@@ -178,20 +219,46 @@ def _draw_examples(config: ExperimentConfig, model: Any, path: str) -> list[list
     options = cls_options(config.model.name, model.config) | {"classes": get_class_names(model.config)}
     data = load_labelled_data(dataset, choose_checkpoint_tokenizer(config, path), config.seed, **options)
     examples = next(iter(data.evaluation.values()))
-    return [[int(token) for token in examples[number]["input_ids"]] for number in range(min(_INPUTS, len(examples)))]
+    names = ("input_ids", "position_ids", "token_type_ids") if _reads_grids(model) else ("input_ids",)
+    chosen = [examples[number] for number in range(min(_INPUTS, len(examples)))]
+    return [{name: [int(number) for number in example[name]] for name in names} for example in chosen]
 
 
 # ---- answers
 
 
-@torch.inference_mode()
-def _continue_text(model: Any, tokenizer: Any, token_ids: list[int], tolerance: float) -> dict[str, Any]:
+def _answer_inputs(
+    model: Any, tokenizer: Any, inputs: Sequence[Inputs], tie: float
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return the kind of the answers, and the entry of check.json for every input.
+
+    Args:
+        model: The exported model.
+        tokenizer: Tokenizer of the model.
+        inputs: Inputs of the model.
+        tie: Lead of the largest logit up to which the label or token may be another one.
+    """
+    answers = _get_answers(model)
+    if answers.continues_texts:
+        task, entries = "language", [_continue_text(model, tokenizer, example["input_ids"], tie) for example in inputs]
+    elif answers.classifies_texts:
+        task, entries = "text", [_classify_text(model, example) for example in inputs]
+    else:
+        task, entries = "tokens", [_label_tokens(model, tokenizer, example, tie) for example in inputs]
+    texts = [tokenizer.decode(example["input_ids"], skip_special_tokens=True) for example in inputs]
+    names = [
+        {"token_ids": ids} | ({"other_inputs": others} if others else {}) for ids, others in map(_split_inputs, inputs)
+    ]
+    return task, [{"text": text} | ids | entry for text, ids, entry in zip(texts, names, entries, strict=True)]
+
+
+def _continue_text(model: Any, tokenizer: Any, token_ids: list[int], tie: float) -> dict[str, Any]:
     """Return the mean log probability of an input, and its greedy continuation up to an end of text.
 
-    The first `certain` tokens of the continuation lead the second-best ones by more than the tolerance.
+    The first `certain` tokens of the continuation lead the second-best ones by more than a tie.
     """
     ends, continuation, leads = list_end_tokens(model, tokenizer), list[int](), list[float]()
-    logits = _compute_logits(model, token_ids)
+    logits = _compute_logits(_run_model(model, {"input_ids": token_ids}))
     following = torch.tensor(token_ids[1:])[:, None]
     log_probability = float(logits[:-1].log_softmax(dim=-1).gather(1, following).mean())
     while len(continuation) < NEW_TOKENS:
@@ -200,8 +267,8 @@ def _continue_text(model: Any, tokenizer: Any, token_ids: list[int], tolerance: 
             break
         continuation.append(int(best.indices[0]))
         leads.append(float(best.values[0] - best.values[1]))
-        logits = _compute_logits(model, [*token_ids, *continuation])
-    certain = next((number for number, lead in enumerate(leads) if lead <= tolerance), len(leads))
+        logits = _compute_logits(_run_model(model, {"input_ids": [*token_ids, *continuation]}))
+    certain = next((number for number, lead in enumerate(leads) if lead <= tie), len(leads))
     return {
         "log_probability": log_probability,
         "continuation": {
@@ -219,36 +286,46 @@ def _decode_continuation(tokenizer: Any, token_ids: list[int], continuation: lis
     return str(tokenizer.decode([*token_ids, *continuation], skip_special_tokens=True)).removeprefix(before)
 
 
-@torch.inference_mode()
-def _classify_text(model: Any, token_ids: list[int]) -> dict[str, Any]:
+def _classify_text(model: Any, inputs: Inputs) -> dict[str, Any]:
     """Return the logits of a text, its class if there are several, and its depth."""
-    outputs = model(torch.tensor([token_ids]))
-    logits = outputs.logits[0].float()
+    outputs = _run_model(model, inputs)
+    (logits,) = _compute_logits(outputs)
     label = {} if len(logits) == 1 else {"label": str(model.config.id2label[int(logits.argmax())])}
     return {"logits": logits.tolist(), **label, "depth": _get_depth(outputs)}
 
 
-@torch.inference_mode()
-def _label_tokens(model: Any, tokenizer: Any, token_ids: list[int], tolerance: float) -> dict[str, Any]:
-    """Return the class of every token or cell, positions of ties, and the mean depth; of a puzzle also its solution."""
+def _label_tokens(model: Any, tokenizer: Any, inputs: Inputs, tie: float) -> dict[str, Any]:
+    """Return the class of every token or cell with its probability, positions of ties, and the mean depth.
+
+    A puzzle also has its solution.
+    """
     answers = _get_answers(model)
-    outputs = model(torch.tensor([token_ids]))
-    logits = (outputs.prediction_logits if answers.fills_masks else outputs.logits)[0, : len(token_ids)].float()
+    outputs = _run_model(model, inputs)
+    logits = _compute_logits(outputs)[: len(inputs["input_ids"])]
     best = logits.topk(2, dim=-1)
     classes = best.indices[:, 0].tolist()
-    ties = (best.values[:, 0] - best.values[:, 1] <= tolerance).nonzero().flatten().tolist()
+    probabilities = (best.values[:, 0] - logits.logsumexp(dim=-1)).exp().tolist()
+    ties = (best.values[:, 0] - best.values[:, 1] <= tie).nonzero().flatten().tolist()
     names = model.config.id2label.__getitem__ if answers.tags_words else tokenizer.convert_ids_to_tokens
     labels = [str(names(number)) for number in classes]
     width = math.isqrt(len(labels))
     grid = [" ".join(labels[start : start + width]) for start in range(0, len(labels), width)]
     extra = {"grid": grid} if answers.solves_puzzles else {}
-    return {"classes": classes, "labels": labels, "ties": ties, **extra, "depth": _get_depth(outputs)}
+    answer = {"classes": classes, "labels": labels, "probabilities": probabilities, "ties": ties}
+    return {**answer, **extra, "depth": _get_depth(outputs)}
 
 
-def _compute_logits(model: Any, token_ids: list[int]) -> Tensor:
-    """Return the logits at every position of an input, float32 (T, V)."""
-    logits: Tensor = model(torch.tensor([token_ids])).logits[0].float()
-    return logits
+@torch.inference_mode()
+def _run_model(model: Any, inputs: Inputs) -> Any:
+    """Return the outputs of a model for one input."""
+    return model(**{name: torch.tensor([values]) for name, values in inputs.items()})
+
+
+def _compute_logits(outputs: Any) -> Tensor:
+    """Return the logits at every position of an input, float32 (T, V), or of a text, (1, C)."""
+    logits = outputs.logits if outputs.logits is not None else outputs.prediction_logits
+    rows: Tensor = logits.reshape(-1, logits.shape[-1]).float()
+    return rows
 
 
 def _get_depth(outputs: Any) -> float:
@@ -259,7 +336,7 @@ def _get_depth(outputs: Any) -> float:
 
 
 def describe_export(
-    config: ExperimentConfig, model: Any, stored_rule: str | None, inputs: Sequence[list[int]]
+    config: ExperimentConfig, model: Any, stored_rule: str | None, inputs: Sequence[Inputs]
 ) -> list[tuple[str, str]]:
     """Return rows of the model card on what the written files compute and what was measured; unknown ones are left out.
 
@@ -267,12 +344,12 @@ def describe_export(
         config: Configuration with the checkpoint, whose run has the measurements.
         model: The exported model.
         stored_rule: Exit rule of the model in the checkpoint, which the command may have changed.
-        inputs: Token ids of inputs of the model.
+        inputs: Inputs of the model.
     """
     settings: ExportConfig = get_mode_settings(config, "export")
     rows = [("number format of the weights", get_weight_format(model, settings))]
     if inputs and _get_answers(model).continues_texts and model.can_generate():
-        count = count_cached_numbers(model, inputs[0])
+        count = count_cached_numbers(model, inputs[0]["input_ids"])
         rows.append(("cache of keys and values", f"{count:,.0f} numbers a token, {2 * count:,.0f} bytes in 16 bits"))
     identity = DataIdentity.from_config("checkpoint", str(config.checkpoint), model.config)
     if identity is not None and identity.keep_newlines is not None:

@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from adadepth import LoopedForCausalLM
 from tests.ecosystem.families_under_test import CASES, targets
 from tests.models_support import MOVING
 from tests.unit.models.looped.looped_support import small
+from tests.unit.models.looped.plain_looped import plain_nanbeige
+from tests.unit.models.looped.published_support import NANBEIGE, PIECES, folder_of, nanbeige_weights
 from tests.unit.models.routed.routed_support import small as routed
 
 pytestmark = pytest.mark.slow
@@ -113,3 +117,36 @@ def test_a_merged_and_a_loaded_adapter_predict_what_the_trained_one_does(case, h
         after = merged.eval()(**inputs).logits
     torch.testing.assert_close(loaded, wanted, rtol=0, atol=0)
     torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_adapters_of_a_published_looped_folder_are_merged_and_written_to_its_layout(tmp_path):
+    peft = pytest.importorskip("peft")
+    folder = folder_of(tmp_path / "published", NANBEIGE, nanbeige_weights())
+    base = LoopedForCausalLM.from_pretrained(folder)
+    ids = torch.randint(0, PIECES, (2, 9), generator=torch.Generator().manual_seed(0))
+    before = base(ids).logits.detach()
+    lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj", "down_proj"])
+    model = peft.get_peft_model(base, lora)
+    optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], lr=0.02)
+    losses = []
+    for _ in range(2):
+        losses.append(model(input_ids=ids, labels=ids).loss)
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[1] < losses[0]
+    with torch.no_grad():
+        expected = model.eval()(input_ids=ids).logits
+        assert not torch.allclose(expected, before, atol=1e-2)
+        merged = model.merge_and_unload()
+        torch.testing.assert_close(merged(ids).logits, expected, rtol=1e-4, atol=1e-5)
+        merged.save_pretrained(tmp_path / "written", layout="nanbeige")
+        again = LoopedForCausalLM.from_pretrained(tmp_path / "written")
+        assert torch.equal(again(ids).logits, merged(ids).logits)
+    weights = load_file(tmp_path / "written" / "model.safetensors")
+    published = nanbeige_weights()
+    assert weights.keys() == published.keys()
+    changed = {name for name, weight in weights.items() if not torch.equal(weight, published[name])}
+    assert changed == {name for name in published if any(part in name for part in lora.target_modules)}
+    plain = torch.stack([plain_nanbeige(NANBEIGE, weights, text, 2).float() for text in ids])
+    torch.testing.assert_close(again(ids).logits.detach(), plain, rtol=1e-4, atol=1e-4)

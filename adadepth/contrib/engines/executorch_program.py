@@ -38,8 +38,10 @@ def write_executorch(model: Any, folder: Path, source: Path, settings: ExportCon
             f"{kind}: export.format=executorch has no sizes that depend on the text, as labels of tokens need"
         )
     model = prepare_model(model, "executorch")
-    longest = _LONGEST if model.longest_sequence is None else min(model.longest_sequence, _LONGEST)
-    traced = trace_program(build_program(model), make_example(model), longest)
+    example, longest = make_example(model), model.longest_sequence or _LONGEST
+    if "position_ids" in example:  # positions are rows of a grid
+        longest *= model.config.type_vocab_size
+    traced = trace_program(build_program(model), example, min(longest, _LONGEST))
     traced = traced.run_decompositions({torch.ops.aten.gelu.default: _expand_gelu})
     edge = to_edge_transform_and_lower(
         traced, partitioner=[XnnpackPartitioner()], compile_config=EdgeCompileConfig(_check_ir_validity=False)

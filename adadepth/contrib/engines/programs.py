@@ -49,7 +49,8 @@ class ModelProgram(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the logits, (B, C) or (B, T, C), and int64 depths, (B,) or (B, T)."""
         output = self.model(**dict(zip(self.names, inputs, strict=True)), **self.options)
-        return (output.logits, output.trace.updates.long()) if self.has_depth else (output.logits,)
+        logits = _get_logits(output)
+        return (logits, output.trace.updates.long()) if self.has_depth else (logits,)
 
 
 def prepare_model(model: Any, format_name: str) -> Any:
@@ -66,10 +67,16 @@ def prepare_model(model: Any, format_name: str) -> Any:
         model.config.execution = "dense"
     with torch.no_grad():
         output = model(**make_example(model))  # Adalayers finds the layers with weight, which a program cannot
-    if getattr(output, "logits", None) is None:
+    if _get_logits(output) is None:
         kind = f"model_type={model.config.model_type}"
         raise ConfigError(f"{kind}: export.format={format_name} needs logits, which {type(model).__name__} has not")
     return model
+
+
+def _get_logits(output: Any) -> Any:
+    """Return the logits of a model's output, those of masked words if it has pretraining heads, or None."""
+    logits = getattr(output, "logits", None)
+    return getattr(output, "prediction_logits", None) if logits is None else logits
 
 
 def _find_problem(model: Any) -> tuple[str, str] | None:
@@ -111,7 +118,7 @@ def build_program(model: Any) -> ModelProgram | FixedSteps:
 
 
 def make_example(model: Any) -> dict[str, Tensor]:
-    """Return inputs of a model for tracing, int64 (B, T) each, by name."""
+    """Return inputs of a model for tracing, int64 (B, T) each, by name. A grid has the rows of its cells, too."""
     length = model.longest_sequence
     shape = _ROWS, _TOKENS if length is None else min(_TOKENS, length)
     if isinstance(model, TrmForPuzzles):
@@ -123,6 +130,8 @@ def make_example(model: Any) -> dict[str, Tensor]:
     inputs = {"input_ids": mask.clone(), "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
     if isinstance(model, LoopedTaskModel):
         del inputs["token_type_ids"]  # they would mark a prefix
+    if getattr(model.config, "has_columns", False):
+        inputs["position_ids"] = torch.zeros_like(mask)
     for part in (model, getattr(model, "model", model)):
         inputs = select_accepted_inputs(part, inputs)
     return inputs

@@ -52,6 +52,11 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
             )
         refuse_ragged(self)
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether tokens are cells of a grid: their types are columns, and their positions rows."""
+        return self.type_vocab_size > 2
+
 
 def refuse_ragged(config: AlbertActConfig) -> None:
     """Raise an error if ragged execution, which skips halted tokens, would change the results of the state rule.

@@ -158,13 +158,12 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
     def _init_positions(self, module: nn.Embedding) -> None:
         """Initialise position embeddings with sines and cosines.
 
-        On grids, rows use the first half of the width and columns the second. If there are more than two token types,
-        they are the columns of a grid.
+        On grids, rows use the first half of the width and columns the second.
         """
-        config, has_columns = self.config, self.config.type_vocab_size > 2
-        if isinstance(module, TypeEmbedding) and not has_columns:
+        config = self.config
+        if isinstance(module, TypeEmbedding) and not config.has_columns:
             return
-        width = 2 * (config.embedding_size // (4 if has_columns else 2))
+        width = 2 * (config.embedding_size // (4 if config.has_columns else 2))
         waves = sinusoids(module.num_embeddings, width, config.initializer_range)
         missing = config.embedding_size - width
         padding = (missing, 0) if isinstance(module, TypeEmbedding) else (0, missing)

@@ -3,8 +3,8 @@
     python check.py                                     # engine.py runs the files of this folder
     python check.py --url http://localhost:8000/v1      # a server with OpenAI's completions runs them
 
-The file check.json has the inputs, the answers, and the tolerance for the number format of the weights. A token that
-leads the next one by less than the tolerance may be another one. The exit status is 0 if all answers agree, 1 if one
+The file check.json has the inputs, the answers, and the tolerance for the number format of the weights. A token or
+label that is nearly tied with the next one may be another one. The exit status is 0 if all answers agree, 1 if one
 differs, and 2 if the engine or the server cannot be asked.
 """
 
@@ -37,11 +37,15 @@ def compute_log_probability(logits: Sequence[Sequence[float]], token_ids: Sequen
         logits: Logits at every position, (T, vocabulary).
         token_ids: Token ids, (T,).
     """
-    total = 0.0
-    for row, following in zip(logits, token_ids[1:], strict=False):
-        highest = max(row)
-        total += row[following] - highest - math.log(sum(math.exp(value - highest) for value in row))
+    total = sum(log_softmax(row)[following] for row, following in zip(logits, token_ids[1:], strict=False))
     return total / (len(token_ids) - 1)
+
+
+def log_softmax(row: Sequence[float]) -> list[float]:
+    """Return the log probabilities of a row of logits."""
+    highest = max(row)
+    normaliser = highest + math.log(sum(math.exp(value - highest) for value in row))
+    return [value - normaliser for value in row]
 
 
 def compare_language(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> CheckResult:
@@ -60,29 +64,30 @@ def compare_language(entry: Mapping[str, Any], tolerance: float, engine: Any, mo
 
 def compare_logits(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> CheckResult:
     """Compare the logits of the classes of a text."""
-    logits = engine.compute_logits(model, entry["token_ids"])[0]
+    logits = engine.compute_logits(model, entry["token_ids"], **entry.get("other_inputs", {}))[0]
     pairs = zip(logits, entry["logits"], strict=True)
     difference = max(abs(value - expected) for value, expected in pairs)
     return CheckResult(difference <= tolerance, difference, f"logits {[round(value, 4) for value in logits]}")
 
 
 def compare_labels(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> CheckResult:
-    """Compare the class of every token or cell, except for ties."""
-    del tolerance  # check.json names the ties
-    rows = engine.compute_logits(model, entry["token_ids"])
+    """Compare the class of every token or cell, except for ties, and the probability of the expected class."""
+    rows = engine.compute_logits(model, entry["token_ids"], **entry.get("other_inputs", {}))
     classes = [max(range(len(row)), key=row.__getitem__) for row in rows]
     pairs = enumerate(zip(classes, entry["classes"], strict=True))
     wrong = [position for position, (label, expected) in pairs if label != expected and position not in entry["ties"]]
-    count = len(wrong)
+    labelled = zip(rows, entry["classes"], entry["probabilities"], strict=True)
+    difference = max(abs(math.exp(log_softmax(row)[label]) - expected) for row, label, expected in labelled)
     where = f", at {wrong[:5]}" if wrong else ""
-    return CheckResult(not wrong, count, f"{count} of {len(classes)} labels differ{where}")
+    words = f"{len(wrong)} of {len(classes)} labels differ{where}; probabilities by {difference:.1g}"
+    return CheckResult(difference <= tolerance and not wrong, difference, words)
 
 
 COMPARE = {"language": compare_language, "text": compare_logits, "tokens": compare_labels}
 DIFFERENCES = {
     "language": "difference of log probabilities",
     "text": "difference of logits",
-    "tokens": "number of different labels",
+    "tokens": "difference of probabilities",
 }
 
 

@@ -250,7 +250,7 @@ def test_trm_measures_a_row_and_notices_other_answers(script: Any) -> None:
 def test_engines_are_measured_in_turns_and_write_the_same_tokens(script: Any, run: Any, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     pytest.importorskip("llama_cpp")
-    engines = ["adadepth", "transformers", "llama.cpp:f32"]
+    engines = ["adadepth:f32", "transformers:f32", "llama.cpp:f32"]
     options = ("--widths", 32, "--loops", 2, "--repeats", 1, "--json", tmp_path / "engines.json")
     printed = run(script("engines"), *options, "--engines", *engines)
     assert [line.split()[5] for line in printed[1:]] == engines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import runpy
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -285,6 +287,50 @@ def test_check_agrees_for_a_classifier(
     assert run_check(folder, capsys)[0] == 1
 
 
+def test_the_tolerance_of_other_number_formats_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights are rounded to a thousandth of the largest one; a row that is changed afterwards is found."""
+    (tmp_path / "an_engine.py").write_text(ENGINE)
+
+    def write(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
+        model = copy.deepcopy(model)
+        for weight in model.parameters():
+            scale = weight.detach().abs().max() / 1000
+            weight.data = (weight.data / scale).round() * scale
+        model.save_pretrained(folder / "model")
+        tokenizer("bert").save_pretrained(folder / "model")
+
+    entry = ExportFormat(lambda: write, weights=("int11",), engine=tmp_path / "an_engine.py", use="A.")
+    monkeypatch.setitem(export._FORMATS, "ours", entry)
+    export.export_formats.cache_clear()
+    words = tokenizer("bert")
+    model = small(LoopedForTokenClassification, **PLAIN, vocab_size=len(words), pad_token_id=words.pad_token_id)
+    model.save_pretrained(tmp_path / "model")
+    words.save_pretrained(tmp_path / "model")
+    arguments = (f"checkpoint={tmp_path}/model", "export.format=ours", f"export.folder={tmp_path}/w")
+    tasks.run(configured("loop_hops", "mode=export", *arguments))
+    export.export_formats.cache_clear()
+    folder = tmp_path / "w"
+    content = read_checks(folder)
+    written = Pipeline.from_pretrained(folder / "model").model
+    differences = []
+    for entry in content["inputs"]:
+        ids = torch.tensor([entry["token_ids"]])
+        with torch.no_grad():
+            pairs = [network(ids).logits[0].softmax(dim=-1) for network in (model.eval(), written)]
+        classes = torch.tensor(entry["classes"])[:, None]
+        differences.append(float((pairs[0] - pairs[1]).gather(1, classes).abs().max()))
+    assert content["tolerance"] == pytest.approx(max(1e-3, 3 * max(differences)), rel=1e-3)
+    assert content["tolerance"] < 0.05
+    assert run_check(folder, capsys)[0] == 0
+    weights = load_file(folder / "model" / "model.safetensors")
+    name = next(name for name in weights if name.endswith("down_proj.weight"))
+    weights[name][3] *= -1
+    save_file(weights, folder / "model" / "model.safetensors", metadata={"format": "pt"})
+    assert run_check(folder, capsys)[0] == 1
+
+
 # ---- facts for the model card
 
 
@@ -317,7 +363,7 @@ def test_a_card_has_the_measurements_of_its_run(tmp_path: Path, monkeypatch: pyt
     stored.config.training_data = {"dataset": "causal_python_docs", "keep_newlines": False}
     monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path)
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
-    facts = dict(handover.describe_export(config, stored, "margin:0.25", [[3, 1, 4]]))
+    facts = dict(handover.describe_export(config, stored, "margin:0.25", [{"input_ids": [3, 1, 4]}]))
     text = (
         "`margin:0.25` was fitted to 1.5 updates on 1,000 sequences of causal_python_docs (held_out); 1,001 others have"
     )
@@ -353,7 +399,8 @@ def test_inputs_are_those_of_the_evaluation(tmp_path: Path, monkeypatch: pytest.
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
     model = small(**PLAIN, vocab_size=len(words))
     inputs = handover.collect_inputs(config, model, words, "x")
-    assert inputs[:3] == [words(words.decode([5, 6, 7 + number]))["input_ids"] for number in range(3)]
+    recorded = [words(words.decode([5, 6, 7 + number]))["input_ids"] for number in range(3)]
+    assert inputs[:3] == [{"input_ids": ids} for ids in recorded]
     assert len(inputs) == 10  # with fixed texts
     (tmp_path / "sentences.jsonl").unlink()
     assert handover.collect_inputs(config, model, words, "x")[:7] == inputs[3:]
@@ -385,14 +432,28 @@ def test_demos_have_inputs_of_their_data() -> None:
     pipeline = Pipeline.from_pretrained("demo:hops")
     inputs = handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:hops")
     assert len(inputs) == 10
-    assert {len(ids) for ids in inputs} == {len(inputs[0])}
+    assert {len(example["input_ids"]) for example in inputs} == {len(inputs[0]["input_ids"])}
+    assert {tuple(example) for example in inputs} == {("input_ids",)}
 
 
-def test_a_maze_has_no_inputs() -> None:
-    """Export no inputs for a maze: its cells have rows and columns, which token ids alone do not tell."""
+def test_the_cells_of_a_maze_have_rows_and_columns() -> None:
     config = configured("act_maze", "mode=export", "checkpoint=demo:maze", "export.layout=x", "export.folder=y")
     pipeline = Pipeline.from_pretrained("demo:maze")
-    assert handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:maze") == []
+    inputs = handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:maze")
+    assert len(inputs) == 10
+    for example in inputs:
+        rows, columns = (np.array(example[name]).reshape(8, 8) for name in ("position_ids", "token_type_ids"))
+        assert np.array_equal(rows - rows[0, 0], np.indices((8, 8))[0])
+        assert np.array_equal(columns - columns[0, 0], np.indices((8, 8))[1])
+    assert len({(example["position_ids"][0], example["token_type_ids"][0]) for example in inputs}) > 3
+    entry = handover._label_tokens(pipeline.model, pipeline.tokenizer, inputs[0], 0.0)
+    tensors = {name: torch.tensor([values]) for name, values in inputs[0].items()}
+    with torch.no_grad():
+        probabilities = pipeline.model(**tensors).logits[0].softmax(dim=-1)
+        exchanged = tensors | {"position_ids": tensors["token_type_ids"], "token_type_ids": tensors["position_ids"]}
+        elsewhere = pipeline.model(**exchanged).logits[0].softmax(dim=-1)
+    assert entry["probabilities"] == pytest.approx(probabilities.amax(dim=-1).tolist())
+    assert not torch.allclose(elsewhere, probabilities, atol=0.1)
 
 
 def test_a_puzzle_has_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,7 +463,7 @@ def test_a_puzzle_has_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     )
     words = build_puzzle_tokenizer(".1234")
     puzzle = [1, 2, 3, 4, 5] * 3 + [1]
-    handover.write_checks(tmp_path, model.eval(), words, [puzzle], ExportConfig(layout="x"))
+    handover.write_checks(tmp_path, model.eval(), words, [{"input_ids": puzzle}], ExportConfig(layout="x"))
     (entry,) = read_checks(tmp_path)["inputs"]
     with torch.no_grad():
         answer = model(torch.tensor([puzzle])).logits[0].argmax(-1).tolist()
