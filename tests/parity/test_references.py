@@ -228,13 +228,13 @@ def compare_words(
     """Compare all steps of a language model; in training it makes logits without labels alone."""
     options = {"attention_mask": RIGHT, "exit_rule": rule, "run_all_steps": True}
     with torch.no_grad():
-        shown = model(ids, **options)
+        predicted = model(ids, **options)
     outputs, weights, real = model(ids, labels=labels, **options), copy_weights(model), RIGHT.bool()
     expected = run(weights)
     depths = outputs.exit_steps[real].tolist(), [step for row in expected.exit_steps for step in row]
     pairs = {
-        "logits": (shown.logits[real], torch.cat(expected.logits)),
-        "step_logits": (shown.step_logits[...][real], torch.cat(expected.step_logits)),
+        "logits": (predicted.logits[real], torch.cat(expected.logits)),
+        "step_logits": (predicted.step_logits[...][real], torch.cat(expected.step_logits)),
     }
     return Comparison(model, weights, depths, pairs | pair_losses(outputs, expected), (outputs.loss, expected.loss))
 
@@ -261,13 +261,17 @@ COMPARISONS: dict[str, Callable[[int, bool], Comparison]] = {
 @pytest.mark.parametrize(
     ("family", "seed", "training"), mostly_slow(product(COMPARISONS, SEEDS, (True, False)), is_quick)
 )
-def test_a_family_is_its_reference(family: str, seed: int, training: bool) -> None:
+def test_a_family_equals_its_reference(family: str, seed: int, training: bool) -> None:
     model, weights, depths, pairs, losses = COMPARISONS[family](seed, training)
     assert depths[0] == depths[1]
     assert len(depths[0]) == 1 or len(set(depths[0])) > 1, "the units must differ in depth"
-    for name, (found, expected) in pairs.items():
+    for name, (actual, expected) in pairs.items():
         torch.testing.assert_close(
-            found.double(), expected.double(), atol=1e-6, rtol=1e-5, msg=lambda message, name=name: f"{name}: {message}"
+            actual.double(),
+            expected.double(),
+            atol=1e-6,
+            rtol=1e-5,
+            msg=lambda message, name=name: f"{name}: {message}",
         )
     torch.testing.assert_close(losses[0].double(), losses[1].double(), atol=1e-6, rtol=1e-5)
     for loss in losses:
@@ -277,5 +281,5 @@ def test_a_family_is_its_reference(family: str, seed: int, training: bool) -> No
     scale = max(float(gradient.norm()) for gradient in gradients.values() if gradient is not None)
     for name, weight in learned.items():
         pair = (weight.grad, gradients[name])
-        found, expected = (torch.zeros_like(weight) if gradient is None else gradient for gradient in pair)
-        assert float((found - expected).norm()) <= 1e-5 * float(expected.norm()) + 1e-6 * scale, name
+        actual, expected = (torch.zeros_like(weight) if gradient is None else gradient for gradient in pair)
+        assert float((actual - expected).norm()) <= 1e-5 * float(expected.norm()) + 1e-6 * scale, name

@@ -16,7 +16,7 @@ from adadepth.halting.distribution import (
     halting_logits,
     uniform_prior,
 )
-from tests.parity.ponder_variants import plain_pmf
+from tests.parity.ponder_variants import compute_plain_pmf
 
 PROBABILITIES = st.integers(1, 8).flatmap(
     lambda steps: st.lists(
@@ -44,7 +44,7 @@ def test_every_quantity_equals_a_plain_loop(truncation, probabilities):
         reached = [1 - math.prod(1 - p for p in lambdas[:n]) for n in range(len(lambdas))]
         if truncation == "palbert" and any(abs(value - 0.95) < 1e-5 for value in reached):
             continue  # rounding decides
-        pmf = plain_pmf(lambdas, truncation)
+        pmf = compute_plain_pmf(lambdas, truncation)
         cdf = [sum(pmf[: n + 1]) for n in range(len(pmf))]
         assert found.pmf[row].tolist() == pytest.approx(pmf, abs=1e-4)
         assert found.cdf()[row].tolist() == pytest.approx(cdf, abs=1e-4)
@@ -59,13 +59,13 @@ def test_divergence_equals_a_plain_loop(truncation, direction, probabilities):
     probabilities = probabilities.clamp(1e-4, 1 - 1e-4)
     found, steps = distribution(probabilities, truncation), probabilities.shape[1]
     priors = [
-        (geometric_prior(0.2, steps, truncation), plain_pmf([0.2] * steps, truncation)),
+        (geometric_prior(0.2, steps, truncation), compute_plain_pmf([0.2] * steps, truncation)),
         (uniform_prior(steps), [1 / steps] * steps),
     ]
     for prior, plain_prior in priors:
         assert prior.pmf.tolist() == pytest.approx(plain_prior, abs=1e-6)
         for row, lambdas in enumerate(probabilities.tolist()):
-            posterior = plain_pmf(lambdas, truncation)
+            posterior = compute_plain_pmf(lambdas, truncation)
             pair = (posterior, plain_prior) if direction == "posterior_prior" else (plain_prior, posterior)
             assert halting_kl(found, prior, direction)[row].item() == pytest.approx(plain_kl(*pair), abs=1e-3)
     assert (halting_kl(found, found, direction) == 0).all()

@@ -12,7 +12,7 @@ from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.ponder.configuration import PonderRnnConfig
 from adadepth.models.ponder.rnn import PonderRnnForClassification
-from tests.parity.ponder_variants import plain_pmf
+from tests.parity.ponder_variants import compute_plain_pmf
 from tests.unit.models.ponder_rnn_support import examples, small_model
 
 
@@ -45,9 +45,9 @@ def test_the_loss_is_the_papers(truncation, direction, prior_name):
     labels = torch.randint(0, 2, (17,))
     output = model(inputs=examples(), labels=labels)
     task = divergence = 0.0
-    prior = plain_pmf([0.25] * 6, truncation) if prior_name == "geometric" else [1 / 6] * 6
+    prior = compute_plain_pmf([0.25] * 6, truncation) if prior_name == "geometric" else [1 / 6] * 6
     for row in range(17):
-        posterior = plain_pmf(output.halting_probabilities[row].tolist(), truncation)
+        posterior = compute_plain_pmf(output.halting_probabilities[row].tolist(), truncation)
         for step in range(6):
             task -= posterior[step] * output.step_logits[row, step].log_softmax(-1)[labels[row]].item() / 17
             first, second = posterior[step], prior[step]
