@@ -1,4 +1,4 @@
-"""No public model class is left out of the tests of this folder by oversight."""
+"""All public model classes are covered by the tests of this directory."""
 
 from transformers import PreTrainedModel
 
@@ -12,6 +12,10 @@ TEMPLATES = {"StockForSequenceClassification", "StockForTokenClassification"}
 
 def test_every_public_model_class_is_under_test():
     public = {name: getattr(adadepth, name) for name in public_names()}
-    models = {each.__name__ for each in public.values() if isinstance(each, type) and issubclass(each, PreTrainedModel)}
+    models = {
+        member.__name__
+        for member in public.values()
+        if isinstance(member, type) and issubclass(member, PreTrainedModel)
+    }
     tested = {model.__name__ for case in CASES for model in case.models()}
     assert models - tested == TEMPLATES

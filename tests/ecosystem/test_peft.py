@@ -1,9 +1,9 @@
-"""LoRA of PEFT trains adapters on the families, merges them, and reads them back."""
+"""Low-rank adapters of PEFT on the families: training, merging and loading."""
 
 import pytest
 import torch
 
-from tests.ecosystem.families_under_test import CASES, targets
+from tests.ecosystem.families_under_test import CASES, build_targets
 from tests.models_support import MOVING
 from tests.unit.models.looped.looped_support import small
 from tests.unit.models.routed.routed_support import small as routed
@@ -25,7 +25,7 @@ HEADS = [
 ]
 
 
-def adapted(case, head):
+def add_adapters(case, head):
     peft = pytest.importorskip("peft")
     config = case.config()
     case.shape(config).initializer_range = MOVING["initializer_range"]
@@ -66,15 +66,15 @@ def test_adapters_of_all_linear_layers_include_the_routers(network):
 
 @pytest.mark.parametrize(("case", "head"), HEADS)
 def test_only_adapter_and_head_learn_and_the_loss_falls(case, head):
-    _, model, inputs = adapted(case, head)
+    _, model, inputs = add_adapters(case, head)
     model.train()
-    frozen = {name: each.detach().clone() for name, each in model.named_parameters() if not each.requires_grad}
+    frozen = {name: weight.detach().clone() for name, weight in model.named_parameters() if not weight.requires_grad}
     assert any(ADAPTED[head.__name__][1] in name for name in frozen)
-    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.01)
+    optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], lr=0.01)
     losses = []
     for _ in range(20):
         torch.manual_seed(0)
-        loss = model(**inputs, **targets(head)).loss
+        loss = model(**inputs, **build_targets(head)).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -82,28 +82,28 @@ def test_only_adapter_and_head_learn_and_the_loss_falls(case, head):
     assert losses[-1] < 0.9 * losses[0]
     after = dict(model.named_parameters())
     assert all(torch.equal(after[name], value) for name, value in frozen.items())
-    assert any(each.any() for name, each in after.items() if "lora_B" in name)
+    assert any(weight.any() for name, weight in after.items() if "lora_B" in name)
 
 
 @pytest.mark.parametrize(("case", "head"), HEADS)
-def test_a_merged_and_a_loaded_adapter_predict_what_the_trained_one_does(case, head, tmp_path):
+def test_merged_and_loaded_adapters_predict_as_the_trained_one(case, head, tmp_path):
     peft = pytest.importorskip("peft")
-    base, model, inputs = adapted(case, head)
-    untrained = {name: each.clone() for name, each in head(base.config).state_dict().items()}
+    base, model, inputs = add_adapters(case, head)
+    untrained = {name: weight.clone() for name, weight in head(base.config).state_dict().items()}
     with torch.no_grad():
-        for name, each in model.named_parameters():
+        for name, weight in model.named_parameters():
             if "lora_B" in name:
-                each.normal_(std=0.1)
+                weight.normal_(std=0.1)
         model.eval()
         without = model.base_model.model
         with model.disable_adapter():
             plain = model(**inputs).logits
-        wanted = model(**inputs).logits
-    assert not torch.allclose(plain, wanted)
+        expected = model(**inputs).logits
+    assert not torch.allclose(plain, expected)
     model.save_pretrained(tmp_path)
     # The base that an adapter is read onto has the base's weights, which the wrapped modules hold.
-    weights = {name.replace(".base_layer", ""): each for name, each in without.state_dict().items()}
-    weights = {name.replace(".modules_to_save.default", ""): each for name, each in weights.items()}
+    weights = {name.replace(".base_layer", ""): weight for name, weight in without.state_dict().items()}
+    weights = {name.replace(".modules_to_save.default", ""): weight for name, weight in weights.items()}
     fresh = head(base.config)
     fresh.load_state_dict({name: weights[name] for name in untrained})
     with torch.no_grad():
@@ -111,5 +111,5 @@ def test_a_merged_and_a_loaded_adapter_predict_what_the_trained_one_does(case, h
         merged = model.merge_and_unload()
         assert type(merged) is head
         after = merged.eval()(**inputs).logits
-    torch.testing.assert_close(loaded, wanted, rtol=0, atol=0)
-    torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loaded, expected, rtol=0, atol=0)
+    torch.testing.assert_close(after, expected, rtol=1e-4, atol=1e-4)
