@@ -5,7 +5,7 @@ import torch
 
 from tests.ecosystem.families_under_test import CASES, build_targets
 from tests.models_support import MOVING
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.looped.looped_support import build_looped
 from tests.unit.models.routed.routed_support import small as routed
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def add_adapters(case, head):
 def test_adapters_of_all_linear_layers_include_the_halting_unit_of_looped_models():
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
-    base = small(gate=True, vocab_size=53).float()
+    base = build_looped(gate=True, vocab_size=53).float()
     ids = torch.randint(3, 53, (2, 5))
     expected = base(ids, exit_rule="quantile:0.5")
     lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules="all-linear")

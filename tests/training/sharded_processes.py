@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from adadepth import LoopedForSequenceClassification
 from adadepth.training.sharding import keep_repeated_blocks_gathered
 from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.looped.looped_support import build_looped
 
 
 def step(model: nn.Module, name: str) -> float:
@@ -73,7 +73,7 @@ class GatherCounter(TorchDispatchMode):
 def count_gathers(loops: int) -> list[int]:
     """How often a looped model gathers parameters in the forward pass of each of three steps."""
     torch.manual_seed(0)
-    model = small(LoopedForSequenceClassification, num_labels=2, num_loops=loops).train()
+    model = build_looped(LoopedForSequenceClassification, num_labels=2, num_loops=loops).train()
     for module in model.modules():
         if type(module).__name__ in model._no_split_modules:  # as accelerate does
             fully_shard(module)

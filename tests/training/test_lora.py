@@ -21,10 +21,10 @@ from tests.training.support import assert_same_end, interrupted_after
 from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, draw_weights
 from tests.unit.models.early_exit.early_exit_support import small as small_exits
 from tests.unit.models.every_model_support import BUILD, step_of
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.looped.looped_support import build_looped
 
 peft = pytest.importorskip("peft")
-TIED = {"looped tied": lambda: small(tie_word_embeddings=True)}
+TIED = {"looped tied": lambda: build_looped(tie_word_embeddings=True)}
 SMALL = (
     "debug=default", "trainer.disable_tqdm=true", "trainer.max_steps=4", "trainer.eval_steps=2",
     "trainer.save_steps=2", "trainer.save_total_limit=null", "trainer.logging_steps=1",

@@ -23,7 +23,7 @@ from tests.configs.support import configured
 from tests.unit.models.early_exit.early_exit_support import small as small_exits
 from tests.unit.models.early_exit.layerskip_support import LAYERS, write_layerskip
 from tests.unit.models.looped.looped_support import OURO
-from tests.unit.models.looped.looped_support import small as small_loops
+from tests.unit.models.looped.looped_support import build_looped as small_loops
 
 LENGTH = 48
 TEXT = (

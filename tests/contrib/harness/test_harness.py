@@ -65,7 +65,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 BUILD: dict[str, Any] = {
-    "loop_tiny": lambda: looped_support.small(vocab_size=257, **looped_support.OURO),
+    "loop_tiny": lambda: looped_support.build_looped(vocab_size=257, **looped_support.OURO),
     "exit_tiny": lambda: early_exit_support.small(vocab_size=257, max_position_embeddings=LENGTH),
     "mor_tiny": lambda: routed_support.small(
         vocab_size=257, max_position_embeddings=LENGTH, **routed_support.RECURSIONS
@@ -221,7 +221,7 @@ def test_generated_tokens_are_measured(
 
 def test_padding_is_not_counted() -> None:
     """Two texts together have the compute that they have one by one."""
-    model = looped_support.small(**looped_support.OURO)
+    model = looped_support.build_looped(**looped_support.OURO)
     rule, lengths = parse_rule("margin:0.02"), [9, 4]
     together = model(looped_support.IDS[:2], exit_rule=rule)
     alone = [model(looped_support.IDS[row : row + 1, :length], exit_rule=rule) for row, length in enumerate(lengths)]

@@ -188,7 +188,7 @@ class Returning(ExitRule):
 
     name = "returning"
     needs = LOGITS
-    find_first: Any = None
+    first: Any = None
     decision: Any = None
     memory: Any = None
 

@@ -28,7 +28,7 @@ from adadepth import (
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
 from tests.unit.models.adalayers_support import small_mixture
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import build_looped as small_looped
 from tests.unit.models.par_xl_support import small_network, small_supernet, words
 from tests.unit.models.routed.routed_support import small as small_double_routed
 

@@ -35,7 +35,7 @@ from tests.unit.models.adalayers_support import small_mixture
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
 from tests.unit.models.every_model_support import BUILD, TINY_PUZZLES
 from tests.unit.models.looped.looped_support import HUGINN, OURO
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import build_looped as small_looped
 from tests.unit.models.par_xl_support import small_network
 from tests.unit.models.routed.routed_support import small as small_routed
 

@@ -11,7 +11,7 @@ import torch
 from adadepth.errors import ConfigError
 from adadepth.models.shared.generation import FORMER_NAME
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import build_looped as small_looped
 from tests.unit.models.par_xl_support import small_network
 from tests.unit.models.routed.routed_support import small as small_routed
 

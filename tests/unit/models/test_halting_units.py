@@ -29,8 +29,13 @@ from tests.unit.models.early_exit.early_exit_support import small as small_early
 from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
 from tests.unit.models.looped.looped_support import OURO
 from tests.unit.models.looped.looped_support import WIDTH as LOOPED_WIDTH
-from tests.unit.models.looped.looped_support import small as small_looped
-from tests.unit.models.looped.plain_cache import EVERY_POLICY, by_calls, plain_by_calls, plain_generation
+from tests.unit.models.looped.looped_support import build_looped as small_looped
+from tests.unit.models.looped.plain_cache import (
+    EVERY_POLICY,
+    decode_in_calls,
+    decode_plainly_in_calls,
+    generate_plainly,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -191,15 +196,17 @@ def looped(**fields: Any) -> Any:
 def test_looped_tokens_exit_as_a_plain_loop_says(policy: str) -> None:
     """In calls with a cache, in which exited tokens run no further loop, and in generation."""
     model = looped()
-    logits, exits = by_calls(model, LOOPED_IDS[:1], policy, exit_rule="quantile:0.5")
-    expected, steps = plain_by_calls(model.config, model.state_dict(), LOOPED_IDS[0], policy, "quantile:0.5", None)
+    logits, exits = decode_in_calls(model, LOOPED_IDS[:1], policy, exit_rule="quantile:0.5")
+    expected, steps = decode_plainly_in_calls(
+        model.config, model.state_dict(), LOOPED_IDS[0], policy, "quantile:0.5", None
+    )
     assert exits[0].tolist() == steps
     assert len(set(steps)) > 1
     near(logits[0], expected)
     found = model.generate(
         LOOPED_IDS[:1], max_new_tokens=5, do_sample=False, exit_rule="quantile:0.5", cache_policy=policy
     )
-    tokens, _ = plain_generation(
+    tokens, _ = generate_plainly(
         model.config, model.state_dict(), LOOPED_IDS[0].tolist(), 5, "quantile:0.5", policy
     )  # fmt: skip
     assert found[0, LOOPED_IDS.shape[1] :].tolist() == tokens

@@ -35,7 +35,7 @@ from adadepth.models.registry import families, family
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_ponder
 from tests.unit.models.every_model_support import BUILD
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import build_looped as small_looped
 from tests.unit.models.par_xl_support import small_network
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

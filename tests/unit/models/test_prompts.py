@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError, DataError
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import build_looped as small_looped
 from tests.unit.models.par_xl_support import small_network
 
 MODELS: dict[str, Callable[[], Any]] = {"looped": small_looped, "par_xl": small_network}

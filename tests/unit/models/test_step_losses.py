@@ -26,7 +26,7 @@ from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, 
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
 from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
 from tests.unit.models.looped.looped_support import OURO
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import build_looped as small_looped
 
 EXITS = [1, 3, 4]
 

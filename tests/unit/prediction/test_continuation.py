@@ -15,7 +15,7 @@ from adadepth.prediction.texts_file import describe_texts
 from adadepth.report.predictions import render_tokens
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, build_looped
 
 TEXTS = ["a cat", "they said: stop the"]
 RULE = "margin:0.02"
@@ -24,7 +24,7 @@ RULE = "margin:0.02"
 @pytest.fixture
 def parts() -> tuple[Any, Any]:
     own = tokenizer("roberta")
-    return small(**OURO | {"vocab_size": len(own)}), own
+    return build_looped(**OURO | {"vocab_size": len(own)}), own
 
 
 def written(model: Any, own: Any, text: str, **options: Any) -> torch.Tensor:

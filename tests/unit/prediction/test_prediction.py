@@ -32,7 +32,7 @@ from tests.models_support import SMALL, small_act, small_multi_exit, small_ponde
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.looped.looped_support import OURO
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import build_looped as small_looped
 from tests.unit.models.par_xl_support import SMALL as PAR
 
 WORDS = tokenizer("bert")

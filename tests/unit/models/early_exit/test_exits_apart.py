@@ -17,7 +17,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.build import build_language_model
 from adadepth.models.early_exit.settings import EarlyExitSettings
 from tests.unit.models.early_exit.early_exit_support import IDS, PIECES, draw_weights, small
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import build_looped as small_looped
 
 WEIGHTS = "model.safetensors"
 KINDS: dict[str, dict[str, Any]] = {
