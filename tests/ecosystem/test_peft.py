@@ -6,7 +6,7 @@ import torch
 from tests.ecosystem.families_under_test import CASES, build_targets
 from tests.models_support import MOVING
 from tests.unit.models.looped.looped_support import build_looped
-from tests.unit.models.routed.routed_support import small as routed
+from tests.unit.models.routed.routed_support import build_routed
 
 pytestmark = pytest.mark.slow
 _ALBERT, _LLAMA = ("albert_layer", ["query", "value"]), ("layers", ["q_proj", "v_proj"])
@@ -54,7 +54,7 @@ def test_adapters_of_all_linear_layers_include_the_halting_unit_of_looped_models
 def test_adapters_of_all_linear_layers_include_the_routers(network):
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
-    base = routed(vocab_size=53, router_network=network)
+    base = build_routed(vocab_size=53, router_network=network)
     lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules="all-linear", init_lora_weights=False)
     model = peft.get_peft_model(base, lora).train()
     ids = torch.randint(3, 53, (2, 9))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from adadepth.models.early_exit import modeling
 from adadepth.models.early_exit.losses import dropout_probability, exit_weights
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, describe, near, small
+from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, build_config, build_early_exit, check_close
 
 _FOLDER = os.environ.get("ADADEPTH_TORCHTUNE")
 _needs_torchtune = pytest.mark.skipif(_FOLDER is None, reason="ADADEPTH_TORCHTUNE names no checkout of torchtune")
@@ -52,20 +52,23 @@ def list_trained_layers(config: Any, step: int, total: int) -> list[int]:
 
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_loss_weights_equal_torchtune(name: str) -> None:
-    config = describe(5, exits=[1, 3, 4, 5], exit_weights=name, exit_scale=0.5)
+    config = build_config(5, exits=[1, 3, 4, 5], exit_weights=name, exit_scale=0.5)
     assert exit_weights(config) == pytest.approx(WEIGHTS[name][1], abs=1e-6)
 
 
 def test_curricula_equal_torchtune() -> None:
-    rotational, gradual = describe(8, exit_curriculum="rotational", rotation=3), describe(4, exit_curriculum="gradual")
+    rotational, gradual = (
+        build_config(8, exit_curriculum="rotational", rotation=3),
+        build_config(4, exit_curriculum="gradual"),
+    )
     assert [list_trained_layers(rotational, step, 10) for step in range(10)] == ROTATION
     assert [list_trained_layers(gradual, step, 12) for step in range(12)] == GROWTH
 
 
 def test_layer_dropout_probabilities_equal_torchtune() -> None:
-    config = describe(6, layer_dropout=0.2)
+    config = build_config(6, layer_dropout=0.2)
     assert [dropout_probability(config, layer, None, 1) for layer in range(1, 7)] == pytest.approx(DROPOUT, abs=1e-6)
-    assert dropout_probability(describe(1, layer_dropout=0.2), 1, None, 1) == 0.2
+    assert dropout_probability(build_config(1, layer_dropout=0.2), 1, None, 1) == 0.2
 
 
 # ---- against the code
@@ -100,7 +103,7 @@ def torchtune(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_losses_of_a_curriculum_equal_torchtune(name: str, curriculum: str, torchtune: SimpleNamespace) -> None:
     fields = {"exit_weights": name, "exit_scale": 0.3, "exit_curriculum": curriculum, "rotation": 3}
-    model, total = small(num_hidden_layers=7, **fields).double().train(), 30
+    model, total = build_early_exit(num_hidden_layers=7, **fields).double().train(), 30
     source = torchtune.early_exit_loss
     kinds = {
         "none": source.EarlyExitCurriculum, "rotational": source.RotationalEarlyExitCurriculum,
@@ -116,14 +119,14 @@ def test_losses_of_a_curriculum_equal_torchtune(name: str, curriculum: str, torc
             described, trained, IDS[:, 1:].reshape(-1), nn.CrossEntropyLoss(), 0.3, getattr(source, WEIGHTS[name][0])
         )
         model.set_step(step, total)
-        near(model(IDS, labels=IDS).loss, expected, 1e-6)
+        check_close(model(IDS, labels=IDS).loss, expected, 1e-6)
         reference.step()
 
 
 @_needs_torchtune
 def test_states_of_skipped_layers_equal_torchtune(torchtune: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare states under the same masks; torchtune draws each layer's mask with its own generator."""
-    model = small(layer_dropout=0.6).double().train()
+    model = build_early_exit(layer_dropout=0.6).double().train()
     ids = IDS.repeat(4, 1)
     layers = nn.ModuleList(nn.Identity() for _ in range(LAYERS))
     torchtune.layer_dropout.prepare_layer_dropout(layers, 0.6, torchtune.layer_dropout.ScaleType.EXP)
@@ -149,6 +152,6 @@ def test_states_of_skipped_layers_equal_torchtune(torchtune: SimpleNamespace, mo
                 lambda read, layer=layer, arguments=arguments, options=options: layer(read, *arguments, **options),
                 expected,
             )
-            near(states[number + 1], expected, 1e-6)
+            check_close(states[number + 1], expected, 1e-6)
     assert probabilities_per_call[0] == pytest.approx(probabilities, abs=1e-6)
     assert 0 < sum(layer.dropout.inferred for layer in layers) < LAYERS

@@ -24,7 +24,7 @@ import transformers
 from torch import Tensor
 
 from adadepth import self_speculation
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, get_stock, small
+from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, build_early_exit, get_stock
 
 _FOLDER = os.environ.get("ADADEPTH_LAYERSKIP")
 pytestmark = pytest.mark.skipif(_FOLDER is None, reason="ADADEPTH_LAYERSKIP names no checkout of LayerSkip")
@@ -115,7 +115,7 @@ def decode(strategy: Any, former: Any, layerskip: Any, row: int, ends: list[int]
 
 def draw_models(**fields: Any) -> tuple[Any, Any]:
     """Build an early-exit model and LayerSkip's model of the same weights, in float64, without an end-of-text token."""
-    model = small(**fields)
+    model = build_early_exit(**fields)
     former = build_former(model)  # gives the model the weights
     return model.double(), former
 

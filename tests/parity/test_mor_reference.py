@@ -10,7 +10,7 @@ import torch
 
 from tests.marks_support import mostly_slow
 from tests.parity.routed_variants import PlainModel, PlainRow, compute_plain_balance
-from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, near, small
+from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, build_routed, check_close
 
 ROWS, MASK = IDS[:2], RIGHT[:2]
 LABELS = ROWS.masked_fill(MASK == 0, -100)
@@ -92,14 +92,14 @@ def compute_expected_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "training"), mostly_slow(product(SETTINGS, (True, False)), QUICK.__contains__))
 def test_a_routed_model_equals_the_plain_loop(name: str, training: bool) -> None:
-    model = small(**SETTINGS[name], z_weight=1.0, routing_weight=1.0).train(training)
+    model = build_routed(**SETTINGS[name], z_weight=1.0, routing_weight=1.0).train(training)
     with torch.no_grad():
         rows = run_rows(model, training)
         ids, mask, labels = ROWS * MASK, MASK, LABELS
         states, _, _ = model.run({"input_ids": ids, "attention_mask": mask}, mask, has_losses=False, routing=None)
         output = model(ids, attention_mask=mask, labels=labels)
     for number, row in enumerate(rows):
-        near(states[number, : len(row.states)], torch.stack(row.states))
+        check_close(states[number, : len(row.states)], torch.stack(row.states))
         for part, tokens in enumerate(row.selected):
             assert output.trace.iterations_run[number, :, part].nonzero().flatten().tolist() == tokens
     plain, expected = build_plain_model(model), compute_expected_losses(model, rows)
@@ -108,6 +108,6 @@ def test_a_routed_model_equals_the_plain_loop(name: str, training: bool) -> None
     expected["task"] = torch.nn.functional.cross_entropy(logits.view(-1, PIECES), targets)
     assert set(output.loss_parts) == set(expected)
     for part, value in expected.items():
-        near(output.loss_parts[part], torch.as_tensor(value))
+        check_close(output.loss_parts[part], torch.as_tensor(value))
     count = sum(len(tokens) for row in rows for tokens in row.selected)
     assert 0 < count < sum(len(row.states) * len(row.selected) for row in rows), "the routers must choose some tokens"

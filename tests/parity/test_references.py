@@ -34,10 +34,9 @@ from tests.marks_support import mostly_slow
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths
 from tests.parity.references_support import copy_weights, select_options
 from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, SCORES, set_scores, texts
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.par_xl_support import small_supernet, words
-from tests.unit.models.routed.routed_support import RIGHT
-from tests.unit.models.routed.routed_support import small as small_routed
+from tests.unit.models.routed.routed_support import RIGHT, build_routed
 from tests.unit.models.trm_support import puzzles
 from tests.unit.models.trm_support import small as small_trm
 
@@ -160,7 +159,7 @@ def compare_par_xl(seed: int, training: bool) -> Comparison:
 
 
 def compare_routed(seed: int, training: bool) -> Comparison:
-    model = small_routed(recursions=3, prelude=1, coda=1, routing_weight=0.5, keys_and_values="selected").train(
+    model = build_routed(recursions=3, prelude=1, coda=1, routing_weight=0.5, keys_and_values="selected").train(
         training
     )
     ids, labels = draw_texts(model.config.vocab_size, RIGHT, seed)
@@ -214,7 +213,7 @@ def compare_looped(seed: int, training: bool) -> Comparison:
 
 
 def compare_early_exit(seed: int, training: bool) -> Comparison:
-    model = small_early_exit().double().train(training)
+    model = build_early_exit().double().train(training)
     ids, labels = draw_texts(model.config.vocab_size, RIGHT, seed)
     options = select_options(early_exit.forward, model.config)
     options["rms_norm_eps"] = model.config.base_config.rms_norm_eps

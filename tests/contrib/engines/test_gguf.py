@@ -101,7 +101,11 @@ def test_matrices_have_the_number_format_and_vectors_are_float32(weights: str, w
         (lambda: looped_support.build_looped(**LOOPS), {"layout": "lama"}, "(did you mean 'llama'?)"),
         (lambda: looped_support.build_looped(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
         (lambda: looped_support.build_looped(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
-        (lambda: early_exit_support.small(exit_rule="margin:0.5"), {}, "layout=llama needs exit_rule=None or fixed:N"),
+        (
+            lambda: early_exit_support.build_early_exit(exit_rule="margin:0.5"),
+            {},
+            "layout=llama needs exit_rule=None or fixed:N",
+        ),
         (lambda: change(base="gemma2", layer_types=["full_attention"] * 4), {}, "layer_types=['full_attention'"),
         (lambda: change(base="mistral", sliding_window=5), {}, "sliding_window=5: export.format=gguf needs"),
         (lambda: change(base="qwen3", attention_bias=True), {}, "attention_bias=True: export.format=gguf needs"),
@@ -119,7 +123,7 @@ def test_what_llama_cpp_does_not_compute_is_refused_in_one_line(
 
 def change(base: str = "llama", **fields: Any) -> Any:
     """An early-exit model whose decoder has other settings."""
-    model = early_exit_support.small(base=base)
+    model = early_exit_support.build_early_exit(base=base)
     for name, value in fields.items():
         setattr(model.config.base_config, name, value)
     return model
@@ -162,7 +166,7 @@ def test_norms_and_heads_of_loops_in_llama_cpp(norm: str, is_tied: bool, engine:
 @pytest.mark.parametrize(("base", "is_tied"), quick_one_in(5, product(early_exit_support.DECODERS, [False, True])))
 def test_decoders_in_llama_cpp(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": is_tied or base == "gemma2"}
-    model = early_exit_support.small(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
+    model = early_exit_support.build_early_exit(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
     predicts_alike(engine, model, write(model, tmp_path))
     model.config.exit_rule = None
     predicts_alike(engine, model, write(model, tmp_path))
@@ -184,7 +188,7 @@ def test_biases_of_llama_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
 def test_scaled_positions_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
     scaled = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
               "original_max_position_embeddings": 16}  # fmt: skip
-    model = early_exit_support.small(exit_layers=[], rope_parameters=scaled)
+    model = early_exit_support.build_early_exit(exit_layers=[], rope_parameters=scaled)
     predicts_alike(engine, model, write(model, tmp_path))
 
 

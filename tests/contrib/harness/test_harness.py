@@ -66,8 +66,8 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 BUILD: dict[str, Any] = {
     "loop_tiny": lambda: looped_support.build_looped(vocab_size=257, **looped_support.OURO),
-    "exit_tiny": lambda: early_exit_support.small(vocab_size=257, max_position_embeddings=LENGTH),
-    "mor_tiny": lambda: routed_support.small(
+    "exit_tiny": lambda: early_exit_support.build_early_exit(vocab_size=257, max_position_embeddings=LENGTH),
+    "mor_tiny": lambda: routed_support.build_routed(
         vocab_size=257, max_position_embeddings=LENGTH, **routed_support.RECURSIONS
     ).float(),
     "par_network": lambda: small_network(vocab_size=257),

@@ -27,10 +27,10 @@ from adadepth import (
 )
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
 from tests.unit.models.adalayers_support import small_mixture
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
-from tests.unit.models.looped.looped_support import build_looped as small_looped
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
+from tests.unit.models.looped.looped_support import build_looped
 from tests.unit.models.par_xl_support import small_network, small_supernet, words
-from tests.unit.models.routed.routed_support import small as small_double_routed
+from tests.unit.models.routed.routed_support import build_routed
 
 
 def small_stock(head):
@@ -41,7 +41,7 @@ def small_stock(head):
 
 def small_routed(**fields: Any) -> Any:
     """A routed language model in float32."""
-    return small_double_routed(**fields).float()
+    return build_routed(**fields).float()
 
 
 TINY_PUZZLES = {
@@ -62,8 +62,8 @@ BUILD: dict[str, Callable[[], Any]] = {
     "mixture": small_mixture,
     "recurrent": lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
     "puzzles": lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
-    "looped": lambda: small_looped(LoopedForSequenceClassification, num_labels=2),
-    "early exit": lambda: small_early_exit(EarlyExitForSequenceClassification, "bert", num_labels=2),
+    "looped": lambda: build_looped(LoopedForSequenceClassification, num_labels=2),
+    "early exit": lambda: build_early_exit(EarlyExitForSequenceClassification, "bert", num_labels=2),
     "network": small_network,
     "supernet": small_supernet,
 }
@@ -71,13 +71,13 @@ BUILD: dict[str, Callable[[], Any]] = {
 
 # Settings whose training step takes ways of its own.
 FURTHER: dict[str, Callable[[], Any]] = {
-    "looped text": small_looped,
-    "looped gate": lambda: small_looped(gate=True, objective="gate"),
-    "early exit text": lambda: small_early_exit(exit_heads="own", distillation=0.5),
-    "looped drawn": lambda: small_looped(train_loops="drawn"),
+    "looped text": build_looped,
+    "looped gate": lambda: build_looped(gate=True, objective="gate"),
+    "early exit text": lambda: build_early_exit(exit_heads="own", distillation=0.5),
+    "looped drawn": lambda: build_looped(train_loops="drawn"),
     "sampled supernet": lambda: small_supernet(gate_path="sampled"),
     "clustered network": lambda: small_network(cutoffs=[10, 20]),
-    "early exit dropout": lambda: small_early_exit(layer_dropout=0.5),
+    "early exit dropout": lambda: build_early_exit(layer_dropout=0.5),
     "routed recursions": lambda: small_routed(recursions=4, prelude=1, coda=1, num_hidden_layers=6),
     "routed layers": lambda: small_routed(capacities=[0.4], gating="update", keys_and_values="all"),
     "routed depths": lambda: small_routed(recursions=3, prelude=1, coda=1, router="token", balance="bias"),

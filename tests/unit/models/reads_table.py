@@ -32,12 +32,11 @@ from tests.host_reads_support import ACCELERATOR, accelerator_autocast
 from tests.mirrored_reads_support import MirroredReads
 from tests.models_support import small_act, small_multi_exit, small_ponder
 from tests.unit.models.adalayers_support import small_mixture
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.every_model_support import BUILD, TINY_PUZZLES
-from tests.unit.models.looped.looped_support import HUGINN, OURO
-from tests.unit.models.looped.looped_support import build_looped as small_looped
+from tests.unit.models.looped.looped_support import HUGINN, OURO, build_looped
 from tests.unit.models.par_xl_support import small_network
-from tests.unit.models.routed.routed_support import small as small_routed
+from tests.unit.models.routed.routed_support import build_routed
 
 ROWS, LENGTH = 7, 6
 
@@ -95,19 +94,19 @@ def _early_exit(model_class: Any = None, base: str = "llama", **fields: Any) -> 
 
     def build(layers: int, exits: int) -> Any:
         numbers = [layers * number for number in range(1, exits + 1)]
-        return small_early_exit(*classes, **fields, num_hidden_layers=numbers[-1], exit_layers=numbers)
+        return build_early_exit(*classes, **fields, num_hidden_layers=numbers[-1], exit_layers=numbers)
 
     return build
 
 
 def _looped(*model_class: Any, **fields: Any) -> Callable[[int, int], Any]:
-    return lambda layers, exits: small_looped(*model_class, **{**fields, "core": layers, "num_loops": exits})
+    return lambda layers, exits: build_looped(*model_class, **{**fields, "core": layers, "num_loops": exits})
 
 
 def _routed(**fields: Any) -> Callable[[int, int], Any]:
     def build(layers: int, exits: int) -> Any:
         recursions = {"recursions": exits, "prelude": 1, "coda": 1, "num_hidden_layers": layers + 2}
-        return small_routed(**recursions, choice_bias=0.6, **fields).float()
+        return build_routed(**recursions, choice_bias=0.6, **fields).float()
 
     return build
 
@@ -116,7 +115,7 @@ def _build_skipping(layers: int, exits: int) -> Any:
     """Return a network in which `exits` single layers have a router, each after `layers - 1` layers without one."""
     routed = [layers * number for number in range(1, exits + 1)]
     options = {"router": "threshold", "keys_and_values": "all", "capacities": [0.4], "choice_bias": 0.2}
-    return small_routed(num_hidden_layers=routed[-1], routed_layers=routed, **options).float()
+    return build_routed(num_hidden_layers=routed[-1], routed_layers=routed, **options).float()
 
 
 RULE = {"exit_rule": Staggered()}

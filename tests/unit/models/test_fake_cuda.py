@@ -15,15 +15,14 @@ from torch import Tensor
 
 from tests.fake_cuda_support import FakeCuda, autocast_cuda
 from tests.unit.models.every_model_support import BUILD, FURTHER, inputs_of, step_of
-from tests.unit.models.routed.routed_support import IDS, ROUTERS
-from tests.unit.models.routed.routed_support import small as small_routed
+from tests.unit.models.routed.routed_support import IDS, ROUTERS, build_routed
 
 pytestmark = [
     pytest.mark.fake_cuda,
     pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="torch is built without CUDA"),
     pytest.mark.filterwarnings("ignore"),
 ]
-ROUTED = {f"routed {name}": lambda name=name: small_routed(**ROUTERS[name]).float() for name in ROUTERS}
+ROUTED = {f"routed {name}": lambda name=name: build_routed(**ROUTERS[name]).float() for name in ROUTERS}
 ALL = BUILD | FURTHER | ROUTED
 PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
 # Lines of the package -> why they read a number from the device, copy to it, or compute on two devices. A line of the

@@ -24,12 +24,10 @@ from tests.marks_support import quick_one_in
 from tests.models_support import MOVING, padded_batch, small_config
 from tests.parity.references_support import copy_weights, select_options
 from tests.plugins_support import example_extensions
-from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, WIDTH
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, WIDTH, build_early_exit
 from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
-from tests.unit.models.looped.looped_support import OURO
+from tests.unit.models.looped.looped_support import OURO, build_looped
 from tests.unit.models.looped.looped_support import WIDTH as LOOPED_WIDTH
-from tests.unit.models.looped.looped_support import build_looped as small_looped
 from tests.unit.models.looped.plain_cache import (
     EVERY_POLICY,
     decode_in_calls,
@@ -187,7 +185,7 @@ def test_the_unit_counts_in_the_compute_of_act() -> None:
 
 
 def looped(**fields: Any) -> Any:
-    model = small_looped(**{**OURO, "halting_unit": "movement", **fields}).double()
+    model = build_looped(**{**OURO, "halting_unit": "movement", **fields}).double()
     draw_unit(model.model.gate, bias=-1.0)
     return model
 
@@ -244,7 +242,7 @@ def test_what_a_looped_model_cannot_do_with_a_unit_is_one_line(tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"^halting_unit='?movement.*ouro"):
         model.save_pretrained(tmp_path, layout="ouro")
     with pytest.raises(ConfigError, match=r"^halting_unit=movement: only used with gate=true$"):
-        small_looped(halting_unit="movement")
+        build_looped(halting_unit="movement")
     assert model.reading_work("halting", torch.tensor([1])) == LOOPED_WIDTH
 
 
@@ -253,7 +251,7 @@ def test_what_a_looped_model_cannot_do_with_a_unit_is_one_line(tmp_path: Path) -
 
 def early_exit(head: str, **fields: Any) -> Any:
     model_class, more, _ = HEADS[head]
-    model = small_early_exit(model_class, exit_gate=True, halting_unit="movement", **{**more, **fields})
+    model = build_early_exit(model_class, exit_gate=True, halting_unit="movement", **{**more, **fields})
     draw_unit(model.gate, bias=0.0, scale=0.1)
     return model
 
@@ -312,7 +310,7 @@ def test_a_unit_of_early_exit_learns_from_its_memory_and_changes_no_prediction()
     assert touched == {"gate.bias", "gate.slope", "gate.weights.weight"}
     assert model.reading_work("correctness", torch.tensor([1])) == WIDTH
     with pytest.raises(ConfigError, match=r"^halting_unit=movement: only used with exit_gate=true$"):
-        small_early_exit(halting_unit="movement")
+        build_early_exit(halting_unit="movement")
 
 
 # ---- Weights, configurations and files

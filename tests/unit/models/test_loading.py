@@ -35,7 +35,7 @@ from adadepth.models.registry import families, family
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_ponder
 from tests.unit.models.every_model_support import BUILD
-from tests.unit.models.looped.looped_support import build_looped as small_looped
+from tests.unit.models.looped.looped_support import build_looped
 from tests.unit.models.par_xl_support import small_network
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -43,8 +43,8 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "act encoder": lambda: AlbertActModel(small_config()),
     "albert encoder": lambda: PlainAlbertModel(AlbertConfig(**SMALL)),
     "ponder encoder": lambda: PonderAlbertModel(small_ponder().config),
-    "looped encoder": lambda: small_looped(adadepth.LoopedModel),
-    "looped language": small_looped,
+    "looped encoder": lambda: build_looped(adadepth.LoopedModel),
+    "looped language": build_looped,
     "par_xl encoder": lambda: ParXLModel(small_network().config),
 }
 MODELS = BUILD | ENCODERS
@@ -220,11 +220,11 @@ def test_a_folder_that_lacks_a_part_is_refused(folder: Path) -> None:
 
 
 def test_tied_and_untied_words_are_not_confused(tmp_path: Path) -> None:
-    small_looped(tie_word_embeddings=True).save_pretrained(tmp_path)
+    build_looped(tie_word_embeddings=True).save_pretrained(tmp_path)
     assert LoopedForCausalLM.from_pretrained(tmp_path).config.tie_word_embeddings
     configure(tmp_path, tie_word_embeddings=False)
     assert "'lm_head.weight' are missing" in refusal(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
-    small_looped(tie_word_embeddings=False).save_pretrained(tmp_path)
+    build_looped(tie_word_embeddings=False).save_pretrained(tmp_path)
     configure(tmp_path, tie_word_embeddings=True)
     assert "'lm_head.weight' and 'model.embed_tokens.weight' differ" in refusal(
         lambda: LoopedForCausalLM.from_pretrained(tmp_path)
@@ -233,7 +233,7 @@ def test_tied_and_untied_words_are_not_confused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("core", "reason"), [(3, "missing"), (1, "it contains the weights 'model.core.1")])
 def test_another_number_of_layers_is_refused(core: int, reason: str, tmp_path: Path) -> None:
-    small_looped(core=2).save_pretrained(tmp_path)
+    build_looped(core=2).save_pretrained(tmp_path)
     configure(tmp_path, core=core)
     assert reason in refusal(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
 
@@ -250,7 +250,7 @@ def test_another_number_of_layers_is_refused(core: int, reason: str, tmp_path: P
     ],
 )
 def test_a_field_that_means_another_network_is_refused(model_class: Any, fields: Any, tmp_path: Path) -> None:
-    model = small_looped() if model_class is LoopedForCausalLM else model_class(small_config())
+    model = build_looped() if model_class is LoopedForCausalLM else model_class(small_config())
     model.save_pretrained(tmp_path)
     configure(tmp_path, **fields)
     (name,) = fields
@@ -340,7 +340,7 @@ def test_a_type_that_transformers_does_not_know_is_one_line(folder: Path) -> Non
     ],
 )
 def test_what_a_folder_says_of_generation_is_checked(text: str, message: str, tmp_path: Path) -> None:
-    small_looped().save_pretrained(tmp_path)
+    build_looped().save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text(text)
     with pytest.raises(CheckpointError, match=f"its generation_config.json:? {message}") as raised:
         LoopedForCausalLM.from_pretrained(tmp_path)
@@ -348,7 +348,7 @@ def test_what_a_folder_says_of_generation_is_checked(text: str, message: str, tm
 
 
 def test_usual_generation_settings_are_taken_over(tmp_path: Path) -> None:
-    small_looped().save_pretrained(tmp_path)
+    build_looped().save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9, "eos_token_id": [1, 2]}')
     config = LoopedForCausalLM.from_pretrained(tmp_path).generation_config
     assert (config.temperature, config.top_p, config.eos_token_id) == (0.6, 0.9, [1, 2])

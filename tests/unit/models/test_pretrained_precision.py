@@ -20,7 +20,7 @@ from adadepth.models.looped.retrofit import retrofit
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.looped.retrofit_support import PIECES, build_decoder
 
 FIELDS: dict[str, Any] = {
@@ -52,7 +52,7 @@ LOADS = {
     "early exit": Load(None, "early_exit_mini"),
     "routed of a decoder": Load(build_decoder, "router_tuning", task="language_model"),
     "routed of early exits": Load(
-        lambda: small_early_exit(EarlyExitForCausalLM), "router_tuning", task="language_model"
+        lambda: build_early_exit(EarlyExitForCausalLM), "router_tuning", task="language_model"
     ),
     "routed": Load(None, "mor_mini", task="language_model"),
     "ponder": Load(small_ponder, "ponder_albert_pretrained"),

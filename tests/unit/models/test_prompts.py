@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError, DataError
-from tests.unit.models.looped.looped_support import build_looped as small_looped
+from tests.unit.models.looped.looped_support import build_looped
 from tests.unit.models.par_xl_support import small_network
 
-MODELS: dict[str, Callable[[], Any]] = {"looped": small_looped, "par_xl": small_network}
+MODELS: dict[str, Callable[[], Any]] = {"looped": build_looped, "par_xl": small_network}
 PROMPTS: dict[str, tuple[Any, str]] = {
     "no token": (torch.zeros(1, 0, dtype=torch.long), r"input_ids of shape \(1, 0\)"),
     "no row": (torch.zeros(0, 3, dtype=torch.long), r"input_ids of shape \(0, 3\)"),
@@ -38,7 +38,7 @@ def test_what_is_no_prompt_is_one_line(name: str, prompt: str) -> None:
 @pytest.mark.parametrize("prompt", ["no token", "no row", "one dimension", "too high", "negative"])
 def test_a_forward_pass_refuses_them_too(prompt: str) -> None:
     with pytest.raises(ValueError, match=r"input of shape|input_ids from"):
-        small_looped()(PROMPTS[prompt][0])
+        build_looped()(PROMPTS[prompt][0])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -53,6 +53,6 @@ def test_no_layers_to_leave_at(name: str) -> None:
 
 
 def test_the_number_of_layers_of_a_looped_model_is_not_set() -> None:
-    config = small_looped().config
+    config = build_looped().config
     with pytest.raises(ConfigError, match="num_hidden_layers=2: computed from prelude, core, coda"):
         config.num_hidden_layers = 2

@@ -11,14 +11,13 @@ from adadepth import LoopedConfig
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import Margin, Patience
 from tests.unit.models.every_model_support import BUILD, step_of
-from tests.unit.models.routed.routed_support import IDS, ROUTERS
-from tests.unit.models.routed.routed_support import small as small_routed
+from tests.unit.models.routed.routed_support import IDS, ROUTERS, build_routed
 
 # The levels of `fit_level`, which tries at most 14; at one half, a bias of choices is 0.
 LEVELS = [step / 14 for step in range(1, 14)] + [1 - 1e-6]
 KNOBS: dict[str, Any] = {
     name: BUILD[name] for name in ("act classification", "act tagging", "ponder", "exits", "recurrent", "early exit")
-} | {f"routed {name}": lambda name=name: small_routed(**ROUTERS[name]) for name in ("expert all", "token all")}
+} | {f"routed {name}": lambda name=name: build_routed(**ROUTERS[name]) for name in ("expert all", "token all")}
 
 
 @pytest.mark.slow

@@ -22,11 +22,17 @@ from adadepth.tasks.checks import check_step_loss
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_multi_exit
 from tests.plugins_support import example_extensions
-from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, near
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.early_exit.early_exit_support import (
+    HEADS,
+    IDS,
+    LAYERS,
+    MASK,
+    PADDED,
+    build_early_exit,
+    check_close,
+)
 from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
-from tests.unit.models.looped.looped_support import OURO
-from tests.unit.models.looped.looped_support import build_looped as small_looped
+from tests.unit.models.looped.looped_support import OURO, build_looped
 
 EXITS = [1, 3, 4]
 
@@ -61,11 +67,11 @@ def compute_gradients(model: Any, loss: Tensor) -> dict[str, Tensor]:
 
 
 def assert_same_gradients(model: Any, loss: Tensor, expected: Tensor) -> None:
-    near(loss, expected)
+    check_close(loss, expected)
     gradients, plain = compute_gradients(model, loss), compute_gradients(model, expected)
     assert {name for name, gradient in plain.items() if gradient.any()} <= gradients.keys()
     for name, gradient in plain.items():
-        near(gradients.get(name, torch.zeros_like(gradient)), gradient)
+        check_close(gradients.get(name, torch.zeros_like(gradient)), gradient)
 
 
 # ---- Early exit
@@ -90,7 +96,7 @@ def select_targets(head: str, logits: Tensor) -> tuple[Tensor, Tensor]:
 def test_a_loss_of_early_exits_is_that_of_a_plain_loop(head: str, training: bool, trains: str) -> None:
     model_class, more, _ = HEADS[head]
     fields = {"exit_layers": EXITS[:-1], "exit_weights": "competence:0.5", "exit_scale": 0.5, "exit_heads": "own"}
-    model = small_early_exit(model_class, trains=trains, **{**more, **fields})
+    model = build_early_exit(model_class, trains=trains, **{**more, **fields})
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -109,7 +115,7 @@ def test_a_loss_of_early_exits_is_that_of_a_plain_loop(head: str, training: bool
 @pytest.mark.parametrize("head", ["words", "texts"])
 def test_distillation_has_the_weights_of_the_losses(head: str) -> None:
     model_class, more, _ = HEADS[head]
-    model = small_early_exit(model_class, exit_weights="competence:0.5", distillation=0.7, **more)
+    model = build_early_exit(model_class, exit_weights="competence:0.5", distillation=0.7, **more)
     part = model(PADDED, attention_mask=MASK, labels=labels_of(head)).loss_parts["distillation"]
     options = {"attention_mask": MASK, "run_all_steps": True}
     with torch.no_grad():
@@ -121,14 +127,14 @@ def test_distillation_has_the_weights_of_the_losses(head: str) -> None:
         weights = weigh_plainly([-log[target].item() for log in logs], [1, 2, 3, 4], 0.5)
         for weight, log in zip(weights[:-1], logs[:-1], strict=True):
             total += 0.7 * weight * (logs[-1].exp() * (logs[-1] - log)).sum().item()
-    near(part, torch.tensor(total / len(targets)))
+    check_close(part, torch.tensor(total / len(targets)))
 
 
 def test_a_curriculum_leaves_exits_out_of_the_loss() -> None:
     """After 0 of 10 steps, the gradual curriculum has a loss of the last exit alone, of weight 1."""
-    model = small_early_exit(exit_weights="competence", exit_curriculum="gradual").train()
+    model = build_early_exit(exit_weights="competence", exit_curriculum="gradual").train()
     model.set_step(0, 10)
-    near(model(IDS, labels=IDS).loss, small_early_exit(exit_weights="last").train()(IDS, labels=IDS).loss)
+    check_close(model(IDS, labels=IDS).loss, build_early_exit(exit_weights="last").train()(IDS, labels=IDS).loss)
 
 
 # ---- Looped models and PABEE
@@ -153,7 +159,7 @@ def compute_objective(name: str, logits: list[Tensor], targets: Tensor) -> Tenso
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["competence:0.5", *BUILT_IN])
 def test_an_objective_of_loops_is_that_of_a_plain_loop(name: str, training: bool) -> None:
-    model = small_looped(**{**OURO, "gate": False}, objective=name)
+    model = build_looped(**{**OURO, "gate": False}, objective=name)
     labels = LOOPED_IDS.clone()
     labels[0, :4] = -100
     is_target = labels[:, 1:] >= 0
@@ -166,7 +172,7 @@ def test_an_objective_of_loops_is_that_of_a_plain_loop(name: str, training: bool
 @pytest.mark.parametrize("head", [LoopedForSequenceClassification, LoopedForTokenClassification])
 @pytest.mark.parametrize("name", ["competence:0.5", "sum"])
 def test_looped_classifiers_have_it(head: Any, name: str) -> None:
-    model = small_looped(head, **{**OURO, "gate": False}, objective=name, num_labels=3)
+    model = build_looped(head, **{**OURO, "gate": False}, objective=name, num_labels=3)
     labels = torch.tensor([0, 2, 1]) if head is LoopedForSequenceClassification else LOOPED_IDS % 3
     logits = model(LOOPED_IDS, run_all_steps=True).step_logits
     expected = compute_objective(name, [logits[:, loop] for loop in range(4)], labels.flatten())
@@ -185,7 +191,7 @@ def test_pabee_has_it(name: str) -> None:
 
 
 def test_a_model_predicts_without_the_package_of_its_loss(tmp_path: Path) -> None:
-    small_early_exit(exit_weights="competence:0.25").save_pretrained(tmp_path)
+    build_early_exit(exit_weights="competence:0.25").save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     assert json.loads(file.read_text())["exit_weights"] == "competence:0.25"
     file.write_text(file.read_text().replace("competence", "incompetence"))
@@ -239,8 +245,8 @@ def test_a_program_registers_a_loss_and_replaces_it() -> None:
                 return depths**self.exponent
 
         weights = weigh_steps(parse_step_loss("power"), torch.ones(5, 2), [2, 3])
-        near(weights, torch.tensor([2.0**power, 3.0**power]))
-    near(weigh_steps(parse_step_loss("power:0"), torch.ones(5, 2), [2, 3]), torch.ones(2))
+        check_close(weights, torch.tensor([2.0**power, 3.0**power]))
+    check_close(weigh_steps(parse_step_loss("power:0"), torch.ones(5, 2), [2, 3]), torch.ones(2))
 
 
 @dataclass(frozen=True)

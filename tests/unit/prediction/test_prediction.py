@@ -31,8 +31,7 @@ from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
-from tests.unit.models.looped.looped_support import OURO
-from tests.unit.models.looped.looped_support import build_looped as small_looped
+from tests.unit.models.looped.looped_support import OURO, build_looped
 from tests.unit.models.par_xl_support import SMALL as PAR
 
 WORDS = tokenizer("bert")
@@ -341,7 +340,7 @@ def test_a_model_that_says_no_numbers_is_one_line(head: type[PreTrainedModel]) -
 
 def test_a_model_that_knows_no_token_types_is_given_none() -> None:
     words = tokenizer("bert")
-    model = small_looped(LoopedForSequenceClassification, **OURO | {"vocab_size": len(words)}, num_labels=3)
+    model = build_looped(LoopedForSequenceClassification, **OURO | {"vocab_size": len(words)}, num_labels=3)
     (found,) = adadepth.Pipeline(model, words)("a naive cat")
     with torch.no_grad():
         encoded = words("a naive cat", return_tensors="pt")

@@ -25,8 +25,7 @@ from tests.marks_support import quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import KINDS, build_looped
 from tests.unit.models.looped.published_support import HRM_TEXT as SIZES
-from tests.unit.models.looped.published_support import PIECES
-from tests.unit.models.looped.published_support import build_hrm_text as published
+from tests.unit.models.looped.published_support import PIECES, build_hrm_text
 
 LENGTH = 9
 IDS = torch.randint(0, PIECES, (2, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -37,7 +36,7 @@ GREEDY = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hrm_text")
-    published().save_pretrained(path)
+    build_hrm_text().save_pretrained(path)
     return path
 
 
@@ -57,7 +56,7 @@ def check_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("cycles", quick_one_in(2, [1, 2, 3]))
 def test_logits_equal_transformers(cycles: int, dtype: torch.dtype, tmp_path: Path) -> None:
     """Compare plain and left-padded ids, and ids with a prefix of bidirectional attention."""
-    theirs = published(cycles)
+    theirs = build_hrm_text(cycles)
     theirs.save_pretrained(tmp_path)
     theirs = theirs.to(dtype)
     ours = LoopedForCausalLM.from_pretrained(tmp_path).to(dtype)
@@ -76,7 +75,7 @@ def test_every_exit_equals_a_model_with_fewer_cycles(ours: Any) -> None:
     with torch.no_grad():
         every = ours(IDS, num_loops=3, run_all_steps=True)
         for cycles in (1, 2, 3):
-            expected = published(cycles)(IDS).logits
+            expected = build_hrm_text(cycles)(IDS).logits
             check_close(every.step_logits[:, :, cycles - 1], expected)
             check_close(ours(IDS, num_loops=cycles).logits, expected)
             check_close(ours(IDS, num_loops=3, exit_rule=f"fixed:{cycles}").logits, expected)
@@ -87,7 +86,7 @@ def test_every_exit_equals_a_model_with_fewer_cycles(ours: Any) -> None:
     "inputs", quick_one_in(3, [{}, {"token_type_ids": PREFIX}, {"attention_mask": (IDS[0, 0] != IDS).long()}])
 )
 def test_greedy_generation_equals_transformers(ours: Any, inputs: dict[str, Any]) -> None:
-    expected = published().generate(IDS, **inputs, **GREEDY)
+    expected = build_hrm_text().generate(IDS, **inputs, **GREEDY)
     assert torch.equal(ours.generate(IDS, **inputs, **GREEDY), expected)
     static = ours.generate(IDS, **inputs, **GREEDY, cache_implementation="static", disable_compile=True)
     assert torch.equal(static, expected)
@@ -96,7 +95,7 @@ def test_greedy_generation_equals_transformers(ours: Any, inputs: dict[str, Any]
 
 
 def test_the_cache_has_the_layers_of_transformers(ours: Any) -> None:
-    theirs = published()
+    theirs = build_hrm_text()
     with torch.no_grad():
         layers, expected = (model(IDS, use_cache=True).past_key_values.layers for model in (ours, theirs))
     assert len(layers) == len(expected) == theirs.config.num_hidden_layers == ours.config.num_hidden_layers == 16
@@ -111,7 +110,7 @@ def test_the_cache_has_the_layers_of_transformers(ours: Any) -> None:
 def test_gradients_reach_the_cycles_trained_by_the_published_model(
     cycles: int, trained: list[int], tmp_path: Path
 ) -> None:
-    theirs = published(cycles, L_bp_cycles=trained).train()
+    theirs = build_hrm_text(cycles, L_bp_cycles=trained).train()
     theirs.save_pretrained(tmp_path)
     ours = LoopedForCausalLM.from_pretrained(tmp_path).train()
     theirs(IDS, labels=IDS).loss.backward()
@@ -198,7 +197,7 @@ def test_the_configuration_counts_the_layers_of_a_stack(folder: Path) -> None:
 
 def test_split_matrices_are_loaded(folder: Path, tmp_path: Path) -> None:
     """Load matrices that transformers joins in its files."""
-    theirs = published()
+    theirs = build_hrm_text()
     assert not load_file(folder / "model.safetensors").keys() >= theirs.state_dict().keys()
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     save_file(theirs.state_dict(), tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -340,7 +339,7 @@ def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a tokenizer and a text file next to it."""
     path = tmp_path_factory.mktemp("published") / "model"
     words = tokenizer("roberta")
-    published(vocab_size=len(words) + 3).save_pretrained(path)
+    build_hrm_text(vocab_size=len(words) + 3).save_pretrained(path)
     words.save_pretrained(path)
     (path.parent / "text.txt").write_text("\n\n".join(["don't stop the naive cat: 12 of 345 cats don't"] * 60))
     return path
@@ -399,6 +398,6 @@ def test_training_starts_from_hrm_text(folder: Path) -> None:
     model = build_language_model(settings, PIECES).eval()
     assert model.config.embedding_scale == 5.0  # that of the folder
     with torch.no_grad():
-        check_close(model(IDS, token_type_ids=PREFIX).logits, published()(IDS, token_type_ids=PREFIX).logits)
+        check_close(model(IDS, token_type_ids=PREFIX).logits, build_hrm_text()(IDS, token_type_ids=PREFIX).logits)
     with pytest.raises(ConfigError, match=r"model\.low_layers=16, but the pretrained model has 2"):
         build_language_model(configured("loop_tiny", "model=hrm_text_1b", f"model.pretrained={folder}").model, PIECES)
