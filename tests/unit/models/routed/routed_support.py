@@ -11,7 +11,7 @@ from adadepth.models.routed.configuration import RoutedConfig
 from adadepth.models.routed.heads import RoutedForCausalLM
 from tests.unit.models.early_exit.early_exit_support import check_close, draw_weights
 
-__all__ = ["IDS", "LEFT", "LENGTH", "PIECES", "RIGHT", "ROUTERS", "SIZES", "WIDTH", "check_close", "build_routed"]
+__all__ = ["IDS", "LEFT", "LENGTH", "PIECES", "RIGHT", "ROUTERS", "SIZES", "WIDTH", "build_routed", "check_close"]
 
 PIECES, WIDTH, LENGTH = 53, 16, 10
 IDS = torch.randint(3, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(5))
