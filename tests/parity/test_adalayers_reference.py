@@ -15,7 +15,7 @@ from tests.parity.adalayers_variants import (
     compute_plain_entropy_penalty,
     compute_plain_focal,
 )
-from tests.unit.models.adalayers_support import DEPTH, HEAD, WIDTH, save_base, texts
+from tests.unit.models.adalayers_support import DEPTH, HEAD, WIDTH, draw_texts, save_base
 
 ALPHA, HEADS, K, CLASSES = 5.0, 4, 16, 3
 FIELDS = HEAD | {"alpha_distribution": ALPHA, "num_labels": CLASSES, "seed_compat": True}
@@ -58,14 +58,14 @@ def base(tmp_path_factory):
 @pytest.fixture(scope="module")
 def hidden_states(base):
     with torch.no_grad():
-        return AutoModel.from_pretrained(base).eval()(**texts(), output_hidden_states=True).hidden_states
+        return AutoModel.from_pretrained(base).eval()(**draw_texts(), output_hidden_states=True).hidden_states
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("layers", [DEPTH, DEPTH + 1])
 @pytest.mark.parametrize(("cutoff", "positions"), [(0.0, False), (0.04, True)])
 def test_equals_the_reference(kind, layers, cutoff, positions, base, hidden_states):
-    weights, batch = draw_reference_weights(kind, layers), texts()
+    weights, batch = draw_reference_weights(kind, layers), draw_texts()
     labels, mask = draw_labels(kind, batch), batch["attention_mask"]
     model = load_model(
         kind,
@@ -98,7 +98,7 @@ def test_equals_the_reference(kind, layers, cutoff, positions, base, hidden_stat
 
 
 def test_several_encoder_layers(base, hidden_states):
-    weights, batch = draw_reference_weights("tokens", DEPTH + 1, encoder_layers=2), texts()
+    weights, batch = draw_reference_weights("tokens", DEPTH + 1, encoder_layers=2), draw_texts()
     model = load_model("tokens", base, weights, attention_layers_num=2)
     features = reference.mix_layers(weights, hidden_states, reference.compute_distribution(weights, ALPHA, 0.0))
     expected = reference.classify_tokens(weights, features, batch["attention_mask"], HEADS)
@@ -109,7 +109,7 @@ def test_several_encoder_layers(base, hidden_states):
 
 @pytest.mark.parametrize("class_weights", [None, CLASS_WEIGHTS])
 def test_focal_loss_with_and_without_the_defect(class_weights, base, hidden_states):
-    weights, batch = draw_reference_weights("tokens", DEPTH + 1), texts()
+    weights, batch = draw_reference_weights("tokens", DEPTH + 1), draw_texts()
     labels = draw_labels("tokens", batch)
     focal = {"focal_loss_enabled": True, "focal_loss_alpha": 0.3, "focal_loss_gamma": 1.5}
     model = load_model("tokens", base, weights, **focal, classes_weights=class_weights)
@@ -133,7 +133,7 @@ def test_focal_loss_with_and_without_the_defect(class_weights, base, hidden_stat
 @pytest.mark.parametrize("picked", [None, 3])
 def test_gradients_equal_those_through_the_stack(kind, picked, base, hidden_states):
     """Compare the running sum over layers with the sum over stored hidden states."""
-    weights, batch = draw_reference_weights(kind, DEPTH + 1), texts()
+    weights, batch = draw_reference_weights(kind, DEPTH + 1), draw_texts()
     labels = draw_labels(kind, batch)
     used_weights = weights
     if picked is not None:
@@ -163,6 +163,6 @@ def test_the_reference_freezes_projections_with_a_frozen_distribution(base):
         model = AdaLayersForSequenceClassification.from_base(
             base, **(FIELDS | {"seed_compat": compat, "pick_one_layer_only": 3})
         ).train()
-        model(**texts(), labels=torch.tensor([0, 1, 2])).loss.backward()
+        model(**draw_texts(), labels=torch.tensor([0, 1, 2])).loss.backward()
         assert (model.projectors["3"].weight.grad is not None) is trains
         assert model.logits.weight.grad is not None

@@ -33,12 +33,11 @@ from tests.albert_act_support import labelled_batch
 from tests.marks_support import mostly_slow
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths
 from tests.parity.references_support import copy_weights, select_options
-from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, SCORES, set_scores, texts
+from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, SCORES, draw_texts, set_scores
 from tests.unit.models.early_exit.early_exit_support import build_early_exit
-from tests.unit.models.par_xl_support import small_supernet, words
+from tests.unit.models.par_xl_support import build_supernet, draw_words
 from tests.unit.models.routed.routed_support import RIGHT, build_routed
-from tests.unit.models.trm_support import puzzles
-from tests.unit.models.trm_support import small as small_trm
+from tests.unit.models.trm_support import build_trm, draw_puzzles
 
 SEEDS = (0, 1, 2)
 
@@ -116,7 +115,7 @@ def compare_adalayers(model_class: Any, labels: Tensor, seed: int, training: boo
     fields = HEAD | {"distribution_cutoff": 0.02, "lambda_distribution_entropy": 0.3, "num_labels": 3}
     model = model_class(AdaLayersConfig(base_config=BASES["bert"], **fields)).double().train(training)
     set_scores(model, SCORES)
-    batch = texts(seed=seed)
+    batch = draw_texts(seed=seed)
     outputs = model(**batch, labels=labels)
     weights = copy_weights(model)
     with torch.no_grad():
@@ -134,14 +133,14 @@ def compare_adalayers(model_class: Any, labels: Tensor, seed: int, training: boo
 
 
 def compare_par_xl(seed: int, training: bool) -> Comparison:
-    model = small_supernet(gate_seed=seed, cutoffs=[10, 25]).double().train(training)
+    model = build_supernet(gate_seed=seed, cutoffs=[10, 25]).double().train(training)
     model.set_step(2, 5)
     noise, temperature = (model._noise, model.temperature) if training else (torch.zeros(4, 3), 1.0)
     memory = torch.zeros(4, 2, 0, 16)
     if seed:  # later segments have the memory of the first one
         with torch.no_grad():
-            memory = model(words(length=4, seed=seed)).memory
-    ids, targets = words(length=3, seed=seed + 10), words(length=3, seed=seed + 20)
+            memory = model(draw_words(length=4, seed=seed)).memory
+    ids, targets = draw_words(length=3, seed=seed + 10), draw_words(length=3, seed=seed + 20)
     targets[0, 2] = -100
     outputs = model(ids, targets=targets, memory=memory)
     weights = copy_weights(model)
@@ -162,7 +161,7 @@ def compare_routed(seed: int, training: bool) -> Comparison:
     model = build_routed(recursions=3, prelude=1, coda=1, routing_weight=0.5, keys_and_values="selected").train(
         training
     )
-    ids, labels = draw_texts(model.config.vocab_size, RIGHT, seed)
+    ids, labels = draw_labelled_ids(model.config.vocab_size, RIGHT, seed)
     outputs = model(ids, attention_mask=RIGHT, labels=labels)
     weights = copy_weights(model)
     options = select_options(routed.forward, model.config)
@@ -177,8 +176,8 @@ def compare_routed(seed: int, training: bool) -> Comparison:
 
 def compare_trm(seed: int, training: bool) -> Comparison:
     # With one cycle, a gradient would cross the boundary of steps if states were not detached.
-    model = small_trm(puzzle_kinds=2, cycles=2 - seed % 2).double().train(training)
-    cells, labels = puzzles(3, seed=seed)
+    model = build_trm(puzzle_kinds=2, cycles=2 - seed % 2).double().train(training)
+    cells, labels = draw_puzzles(3, seed=seed)
     kinds = torch.tensor([0, 1, 1])
     with torch.no_grad():  # some of the first estimates are above 0
         model.q_head.bias -= model(cells, puzzle_kinds=kinds, run_all_steps=True).halting_logits[:, 0].mean()
@@ -191,7 +190,7 @@ def compare_trm(seed: int, training: bool) -> Comparison:
     return Comparison(model, weights, depths, pairs | pair_losses(outputs, expected), (outputs.loss, expected.loss))
 
 
-def draw_texts(words: int, mask: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def draw_labelled_ids(words: int, mask: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Return ids of texts with padding at the end, and labels, one of which is missing in every text."""
     ids = torch.randint(3, words, mask.shape, generator=torch.Generator().manual_seed(seed)) * mask
     labels = ids.masked_fill(mask == 0, -100)
@@ -206,7 +205,7 @@ def compare_looped(seed: int, training: bool) -> Comparison:
     model = LoopedForCausalLM(LoopedConfig(**sizes, **ouro, num_loops=3, initializer_range=0.3)).double()
     with torch.no_grad():
         model.model.gate.weight.mul_(3.0)
-    ids, labels = draw_texts(31, RIGHT, seed)
+    ids, labels = draw_labelled_ids(31, RIGHT, seed)
     options = select_options(looped.forward, model.config)
     run = partial(looped.forward, input_ids=ids, attention_mask=RIGHT, labels=labels, quantile=0.6, **options)
     return compare_words(model.train(training), run, ids, labels, "quantile:0.6")
@@ -214,7 +213,7 @@ def compare_looped(seed: int, training: bool) -> Comparison:
 
 def compare_early_exit(seed: int, training: bool) -> Comparison:
     model = build_early_exit().double().train(training)
-    ids, labels = draw_texts(model.config.vocab_size, RIGHT, seed)
+    ids, labels = draw_labelled_ids(model.config.vocab_size, RIGHT, seed)
     options = select_options(early_exit.forward, model.config)
     options["rms_norm_eps"] = model.config.base_config.rms_norm_eps
     run = partial(early_exit.forward, input_ids=ids, attention_mask=RIGHT, labels=labels, confidence=0.2, **options)
@@ -243,7 +242,7 @@ def is_quick(case: tuple[str, int, bool]) -> bool:
     return case[1:] in {(0, True), (1, False)}
 
 
-TOKEN_LABELS = (texts()["input_ids"] % 3).masked_fill(texts()["attention_mask"] == 0, -100)
+TOKEN_LABELS = (draw_texts()["input_ids"] % 3).masked_fill(draw_texts()["attention_mask"] == 0, -100)
 COMPARISONS: dict[str, Callable[[int, bool], Comparison]] = {
     "albert_act": compare_albert_act,
     "ponder": compare_ponder,

@@ -26,7 +26,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from adadepth import TrmForPuzzles
 from tests.marks_support import quick_one_in
-from tests.unit.models.trm_published_support import SUDOKU, published_arch
+from tests.unit.models.trm_published_support import SUDOKU, build_published_arch
 
 _FOLDERS = {"trm": os.environ.get("ADADEPTH_TRM"), "hrm": os.environ.get("ADADEPTH_HRM")}
 _CLASSES = {
@@ -110,7 +110,7 @@ def run_published(model: Any, cells: Tensor, kinds: Tensor, steps: int) -> tuple
 def test_a_published_folder_gives_the_published_numbers(
     tmp_path: Path, kind: str, changes: dict[str, Any], steps: int
 ) -> None:
-    arch = published_arch("trm" if kind == "trm" else "hrm", **changes, halt_max_steps=steps)
+    arch = build_published_arch("trm" if kind == "trm" else "hrm", **changes, halt_max_steps=steps)
     sizes = {"batch_size": 4, "vocab_size": 11, "seq_len": 81, "num_puzzle_identifiers": 3}
     model = build_published(kind, arch, sizes)
     torch.save(

@@ -19,7 +19,7 @@ from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
 from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, build_early_exit, draw_weights
-from tests.unit.models.every_model_support import BUILD, step_of
+from tests.unit.models.every_model_support import BUILD, build_training_batch
 from tests.unit.models.looped.looped_support import build_looped
 
 peft = pytest.importorskip("peft")
@@ -111,7 +111,7 @@ def test_every_adapter_learns_and_merging_changes_nothing(name):
             if ".lora_" in weight_name:
                 weight.normal_(std=0.1)
     torch.manual_seed(0)
-    model.train()(**step_of(name)).loss.backward()
+    model.train()(**build_training_batch(name)).loss.backward()
     adapters = {name: weight for name, weight in model.named_parameters() if ".lora_B." in name}
     silent = [name for name, weight in adapters.items() if weight.grad is None or not weight.grad.any()]
     pooler = [name for name in silent if "pooler" in name]
@@ -121,7 +121,7 @@ def test_every_adapter_learns_and_merging_changes_nothing(name):
     def predict():
         torch.manual_seed(0)
         with torch.no_grad():
-            return model.eval()(**step_of(name)).loss
+            return model.eval()(**build_training_batch(name)).loss
 
     apart = predict()
     merge_adapters(model)

@@ -28,7 +28,7 @@ from tests.configs.support import configured
 from tests.plugins_support import package_on_path
 from tests.unit.models.early_exit import early_exit_support
 from tests.unit.models.looped import looped_support
-from tests.unit.models.par_xl_support import small_network, small_supernet
+from tests.unit.models.par_xl_support import build_network, build_supernet
 from tests.unit.models.routed import routed_support
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +70,7 @@ BUILD: dict[str, Any] = {
     "mor_tiny": lambda: routed_support.build_routed(
         vocab_size=257, max_position_embeddings=LENGTH, **routed_support.RECURSIONS
     ).float(),
-    "par_network": lambda: small_network(vocab_size=257),
+    "par_network": lambda: build_network(vocab_size=257),
 }
 
 
@@ -294,7 +294,7 @@ def test_a_misspelt_task_is_told_with_the_nearest_name(task_folder: Path, monkey
 
 @needs_harness
 def test_what_cannot_be_scored_is_one_line(checkpoints: dict[str, Path], task_folder: Path, tmp_path: Path) -> None:
-    small_supernet(vocab_size=257).save_pretrained(tmp_path / "supernet")
+    build_supernet(vocab_size=257).save_pretrained(tmp_path / "supernet")
     byte_tokenizer().save_pretrained(tmp_path / "supernet")
     with pytest.raises(CheckpointError, match="holds ParXLSupernet; dataset=harness needs a causal language model"):
         evaluate("par_network", tmp_path / "supernet", task_folder, tmp_path / "search", "model.architecture=null")

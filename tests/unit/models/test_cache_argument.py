@@ -12,11 +12,11 @@ from adadepth.errors import ConfigError
 from adadepth.models.shared.generation import FORMER_NAME
 from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.looped.looped_support import build_looped
-from tests.unit.models.par_xl_support import small_network
+from tests.unit.models.par_xl_support import build_network
 from tests.unit.models.routed.routed_support import build_routed
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "looped": build_looped, "early exit": build_early_exit, "routed": build_routed, "network": small_network,
+    "looped": build_looped, "early exit": build_early_exit, "routed": build_routed, "network": build_network,
 }  # fmt: skip
 IDS = torch.arange(8).expand(2, 8) + 1
 
@@ -37,7 +37,7 @@ def test_a_cache_is_passed_and_read_by_both_names(name: str) -> None:
     assert FORMER_NAME not in model(IDS)
 
 
-def test_a_cache_has_one_name_in_a_call() -> None:
+def test_a_call_with_both_names_of_a_cache_is_refused() -> None:
     model = build_looped()
     cache = model(IDS, use_cache=True).cache
     with pytest.raises(ConfigError, match="cache and past_key_values"):

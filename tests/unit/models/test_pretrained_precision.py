@@ -1,4 +1,4 @@
-"""Weights that are stored in half precision are trained in float32, whoever published them."""
+"""Pretrained weights stored in half precision are trained in float32."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_weights_in_half_precision_are_trained_in_float32(name: str, tmp_path: P
     assert model.config.dtype in (torch.float32, None)
 
 
-def test_a_decoder_that_is_given_keeps_its_precision(tmp_path: Path) -> None:
+def test_a_given_decoder_keeps_its_precision(tmp_path: Path) -> None:
     source = build_decoder().to(torch.float16)
     parts = {"prelude": 2, "core": 2, "coda": 2, "num_loops": 1}
     assert retrofit(source, **parts).dtype == torch.float16

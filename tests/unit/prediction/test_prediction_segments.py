@@ -18,7 +18,7 @@ from adadepth.evaluation.language_model import LanguageScorer
 from tests.marks_support import quick_one_in
 from tests.models_support import small_config
 from tests.unit.data.tokenizers_support import streaming, tokenizer
-from tests.unit.models.par_xl_support import small_network
+from tests.unit.models.par_xl_support import build_network
 
 BERT = tokenizer("bert")
 REMEMBERED = 8
@@ -28,7 +28,7 @@ WORDS = streaming()
 
 
 def network(memory_length: int = REMEMBERED) -> Any:
-    return small_network("sfsf", vocab_size=len(WORDS), memory_length=memory_length)
+    return build_network("sfsf", vocab_size=len(WORDS), memory_length=memory_length)
 
 
 def text_of(words: int) -> str:

@@ -10,7 +10,7 @@ from adadepth.errors import ConfigError
 from adadepth.halting.layer_mixing import compute_tail_masses, expected_state
 from adadepth.models import AdaLayersForSequenceClassification
 from adadepth.training.depth_budget import MEASURES
-from tests.unit.models.adalayers_support import SCORES, small_mixture
+from tests.unit.models.adalayers_support import SCORES, build_mixture
 
 
 def outputs_of(made, rows=3):
@@ -34,7 +34,7 @@ def test_tail_masses_add_up_to_the_expected_state():
 
 @pytest.mark.parametrize("embeddings", [True, False])
 def test_depths_of_a_distribution(embeddings):
-    made = small_mixture(include_embeddings=embeddings, distribution_cutoff=0.05)
+    made = build_mixture(include_embeddings=embeddings, distribution_cutoff=0.05)
     scores = SCORES if embeddings else SCORES[1:]
     soft = (10 * torch.tensor(scores, dtype=torch.float64)).softmax(dim=0)
     states = torch.arange(len(scores)) + (0 if embeddings else 1)
@@ -52,7 +52,7 @@ def test_depths_of_a_distribution(embeddings):
 
 def test_a_price_reaches_a_layer_that_was_cut():
     """The task does not: a layer that was cut can only come back through the budget."""
-    made = small_mixture(distribution_cutoff=0.05)
+    made = build_mixture(distribution_cutoff=0.05)
     outputs = outputs_of(made)
     outputs.loss.backward()
     assert made.distribution.grad[3:].abs().max() < 1e-7
@@ -63,7 +63,7 @@ def test_a_price_reaches_a_layer_that_was_cut():
 
 @pytest.mark.parametrize("switches", [{}, {"distribution_cutoff": 0.05}, {"topk_distribution": 2}])
 def test_nothing_lies_beyond_a_limit(switches):
-    made = small_mixture(**switches)
+    made = build_mixture(**switches)
     made.limit_depth(1)
     weights = made.layer_distribution()
     assert weights[2:].tolist() == [0.0, 0.0, 0.0]
@@ -75,7 +75,7 @@ def test_nothing_lies_beyond_a_limit(switches):
 
 
 def test_a_limit_is_a_part_of_the_model(tmp_path):
-    made = small_mixture().eval()
+    made = build_mixture().eval()
     made.limit_depth(2)
     made.save_pretrained(tmp_path)
     loaded = AdaLayersForSequenceClassification.from_pretrained(tmp_path)
@@ -86,14 +86,14 @@ def test_a_limit_is_a_part_of_the_model(tmp_path):
 
 
 def test_a_model_without_shallow_layers_has_no_such_limit():
-    made = small_mixture(include_embeddings=False)
+    made = build_mixture(include_embeddings=False)
     with pytest.raises(ConfigError, match="budget=0: the shallowest state of this model comes after 1 blocks"):
         made.limit_depth(0)
     assert made.config.deepest_state is None
 
 
 def test_fitting_never_gives_back_what_training_took():
-    made = small_mixture().eval()
+    made = build_mixture().eval()
     made.limit_depth(2)
     depths = [made.fit_depth(target, lambda: float(outputs_of(made).trace.updates[0])).depth for target in (1, 4)]
     assert depths == [1.0, 2.0]
