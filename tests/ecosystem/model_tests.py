@@ -118,7 +118,7 @@ def _build_test_class(case: ModelCase, common: ModuleType) -> type:
 
     members = {"setUp": setUp, "_prepare_for_class": prepare, "pytestmark": pytest.mark.slow, **case.attributes}
     for name, reason in {**_STRICT, **case.skipped}.items():
-        members[name] = unittest.skip(reason)(getattr(mixin, name))  # an attribute error: no such test any more
+        members[name] = unittest.skip(reason)(getattr(mixin, name))  # an AttributeError: the test no longer exists
     return type(f"{case.name}Test", (mixin, unittest.TestCase), members)
 
 

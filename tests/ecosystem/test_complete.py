@@ -6,7 +6,7 @@ import adadepth
 from adadepth.models import public_names
 from tests.ecosystem.families_under_test import CASES
 
-# Stock classifiers are dynamic classes of transformers' own names.
+# Stock classifiers are dynamic classes with names of transformers.
 TEMPLATES = {"StockForSequenceClassification", "StockForTokenClassification"}
 
 

@@ -6,11 +6,11 @@ import torch
 from tests.ecosystem.families_under_test import CASES, build_targets
 
 pytestmark = pytest.mark.slow
-# Those of Adalayers stop their base where the weights say, which no graph can follow.
+# Adalayers stops its base at a layer that depends on weights, which no graph can express.
 EXPORTED = [case for case in CASES if case.name != "AdaLayers"]
 MODELS = [pytest.param(case, model, id=model.__name__) for case in EXPORTED for model in case.models()]
 STEPPED = ("AlbertAct", "PonderAlbert", "MultiExitAlbert", "PonderRnn")
-# Their steppers count the rows of a batch, or their masks are gathered by row, and so fix them.
+# Their steppers count the rows of a batch, or gather masks by row, which fixes the number of rows.
 ONE_SIZE = {"PonderRnnForClassification", "RoutedForCausalLM", "RoutedForTokenClassification", "TrmForPuzzles"}
 LOGITS = ("logits", "prediction_logits", "start_logits", "last_hidden_state")
 

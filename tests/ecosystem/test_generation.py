@@ -49,7 +49,7 @@ class _Tester:
         sizes = {"vocab_size": 99, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 37}
         tokens = {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1}
         config = self._config_class(**sizes, **tokens, **self._fields)
-        config.use_cache = True  # by which those tests see that there is a cache; generate's own default is the same
+        config.use_cache = True  # those tests read it to see whether there is a cache; generate's default is the same
         return config
 
     def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, Any]]:

@@ -10,7 +10,7 @@ from tests.unit.models.routed.routed_support import build_routed
 
 pytestmark = pytest.mark.slow
 _ALBERT, _LLAMA = ("albert_layer", ["query", "value"]), ("layers", ["q_proj", "v_proj"])
-# Task of PEFT, a part of the names of frozen weights, and the matrices that get an adapter.
+# Task of PEFT, a part of the names of frozen weights, and the matrices with adapters.
 ADAPTED = {
     "AlbertActForSequenceClassification": ("SEQ_CLS", *_ALBERT),
     "AlbertActForTokenClassification": ("TOKEN_CLS", *_ALBERT),
@@ -101,7 +101,7 @@ def test_merged_and_loaded_adapters_predict_as_the_trained_one(case, head, tmp_p
         expected = model(**inputs).logits
     assert not torch.allclose(plain, expected)
     model.save_pretrained(tmp_path)
-    # The base that an adapter is read onto has the base's weights, which the wrapped modules hold.
+    # An adapter is loaded onto a base with its own weights, which the wrapped modules hold.
     weights = {name.replace(".base_layer", ""): weight for name, weight in without.state_dict().items()}
     weights = {name.replace(".modules_to_save.default", ""): weight for name, weight in weights.items()}
     fresh = head(base.config)

@@ -11,7 +11,7 @@ from tests.ecosystem.families_under_test import CASES, build_targets
 from tests.ecosystem.model_tests import BATCH
 from tests.marks_support import quick_one_in
 
-# Of each family the first head is quick.
+# The first head of each family is a quick test.
 HEADS = [
     head
     for case in CASES

@@ -78,7 +78,7 @@ class PlainModel:
         else:
             number = min(max(1, math.floor(self.capacities[router] * len(row.states) + 1e-9)), len(row.states))
             best = sorted(candidates, key=lambda t: (-float(scores[t]), t))[:number]
-            # A predictor learns and decides in place of the router, whose scores still gate.
+            # A predictor is trained and decides in place of the router, whose scores are still the gates.
             predicts = "predictors.0.output.weight" in self.weights
             causal = (
                 {t: self.compute_score(router, row.states[t], "predictors") for t in candidates} if predicts else scores

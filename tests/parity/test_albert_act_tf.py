@@ -80,7 +80,7 @@ def check_outputs(model: Any) -> None:
     real = MASK.bool()
     expected = torch.from_numpy(STORED["out/prediction_logits"])
     torch.testing.assert_close(outputs.prediction_logits[real], expected[real], atol=1e-5, rtol=1e-5)
-    sop = torch.from_numpy(STORED["out/sop_logits"])  # reads the pooler, whose matrix is transposed, too
+    sop = torch.from_numpy(STORED["out/sop_logits"])  # also uses the pooler, whose matrix is transposed
     torch.testing.assert_close(outputs.sop_logits, sop, atol=1e-5, rtol=1e-5)
 
 
@@ -91,7 +91,7 @@ def test_outputs_equal_those_of_tensorflow(folder: Path, h5py: None, tmp_path: P
     check_outputs(model)
     model.save_pretrained(tmp_path / "converted")
     (tmp_path / "converted" / "tf_model.h5").write_bytes(b"damaged")
-    check_outputs(AlbertActForPreTraining.from_pretrained(tmp_path / "converted"))  # reads the other file
+    check_outputs(AlbertActForPreTraining.from_pretrained(tmp_path / "converted"))  # loads the other file
 
 
 def test_other_heads_and_the_command_line_load_the_file(folder: Path, h5py: None, caplog: Any) -> None:

@@ -47,7 +47,7 @@ def list_trained_layers(config: Any, step: int, total: int) -> list[int]:
     return [layer for layer, weight in zip(config.exits, exit_weights(config, step, total), strict=True) if weight]
 
 
-# ---- against the values
+# ---- against stored values
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -71,7 +71,7 @@ def test_layer_dropout_probabilities_equal_torchtune() -> None:
     assert dropout_probability(build_config(1, layer_dropout=0.2), 1, None, 1) == 0.2
 
 
-# ---- against the code
+# ---- against the code of torchtune
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_expert_choice_equals_the_published_code(name: str) -> None:
     if case["options"].get("sampling") != "aux_router":
         _, routing, _ = model.run({"input_ids": case["input_ids"]}, None, has_losses=True, routing="topk")
         shares = torch.stack([agreed / candidates for agreed, candidates in routing.agreed])
-        shares[0] = (case["router_logits"][0] > 0).double().mean()  # here a recursion of capacity 1 takes all tokens
+        shares[0] = (case["router_logits"][0] > 0).double().mean()  # here a recursion of capacity 1 selects all tokens
         check_close(shares.mean(), case["sampling_accuracy"])
         check_close(output.loss, case["total_loss"])
         output.loss.backward()

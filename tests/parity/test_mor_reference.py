@@ -14,7 +14,7 @@ from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS,
 
 ROWS, MASK = IDS[:2], RIGHT[:2]
 LABELS = ROWS.masked_fill(MASK == 0, -100)
-LABELS[:, 1] = LABELS[1, 2] = -100  # two labels for three tokens in both rows, which thus have their shares of losses
+LABELS[:, 1] = LABELS[1, 2] = -100  # two labels for three tokens in both rows, for equal shares of the losses
 SETTINGS: dict[str, dict[str, Any]] = {
     **ROUTERS,
     "expert update": ROUTERS["expert selected"] | {"gating": "update", "num_key_value_heads": 1},

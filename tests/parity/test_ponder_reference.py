@@ -54,7 +54,7 @@ def test_equals_the_reference_classifier(attention):
         outputs = model(**batch, labels=labels)
     options = select_options(reference.forward, config)
     expected = reference.forward(converted, **batch, labels=labels, levels=torch.zeros(4), **options)
-    # The original classifier takes the mean over steps, too.
+    # The original classifier also averages over steps.
     task, divergence = float(expected.loss_parts["task"]) / 6, float(expected.loss_parts["kl"])
 
     assert expected.pmf.std(dim=0).max() > 0.05, "the examples must halt differently"

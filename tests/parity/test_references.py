@@ -169,7 +169,7 @@ def compare_routed(seed: int, training: bool) -> Comparison:
     expected = routed.forward(weights, ids, RIGHT, labels, training, **options)
     real = RIGHT.bool()
     depths = outputs.trace.updates[real].tolist(), [depth for row in expected.depths for depth in row]
-    with torch.no_grad():  # in training, logits are made without labels alone
+    with torch.no_grad():  # in training, logits are only computed without labels
         pairs = {"logits": (model(ids, attention_mask=RIGHT).logits[real], torch.cat(expected.logits))}
     return Comparison(model, weights, depths, pairs | pair_losses(outputs, expected), (outputs.loss, expected.loss))
 

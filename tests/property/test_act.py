@@ -46,7 +46,7 @@ def compute_by_definition(row, epsilon, cap):
 @pytest.mark.parametrize("cap", CapRemainder)
 @given(probabilities=PROBABILITIES)
 def test_equals_the_definition(probabilities, cap):
-    # In float64 the sums of the brute force cross the threshold where float32 sums do, except within rounding of it.
+    # Sums of the definition in float64 cross the threshold where float32 sums do, except within rounding of it.
     margin = (probabilities.double().cumsum(-1) - 0.99).abs().min()
     state, weights = roll(probabilities, cap=cap)
     if margin < 1e-5:

@@ -40,10 +40,10 @@ def test_every_quantity_equals_a_plain_loop(truncation, probabilities):
     distribution = build_distribution(probabilities, truncation)
     for row, lambdas in enumerate(probabilities.tolist()):
         if truncation == "renormalise" and math.prod(1 - p for p in lambdas) > 0.999:
-            continue  # the loop divides by next to nothing
+            continue  # the loop divides by almost zero
         reached = [1 - math.prod(1 - p for p in lambdas[:n]) for n in range(len(lambdas))]
         if truncation == "palbert" and any(abs(value - 0.95) < 1e-5 for value in reached):
-            continue  # rounding decides
+            continue  # the result depends on rounding
         pmf = compute_plain_pmf(lambdas, truncation)
         cdf = [sum(pmf[: n + 1]) for n in range(len(pmf))]
         assert distribution.pmf[row].tolist() == pytest.approx(pmf, abs=1e-4)

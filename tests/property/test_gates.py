@@ -26,7 +26,7 @@ def test_rows_sum_to_one_and_gradients_are_finite(logits, temperature, seed, har
     assert ((weights >= 0) & (weights <= 1)).all()
     (weights * torch.tensor([1.0, -1.0, 3.0])).sum().backward()
     assert logits.grad.isfinite().all()
-    # Adding the same to all logits of a block changes nothing.
+    # Adding a constant to all logits of a block changes nothing.
     torch.testing.assert_close(logits.grad.sum(-1), torch.zeros(len(logits)), atol=1e-3, rtol=0)
 
 

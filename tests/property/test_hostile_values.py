@@ -25,7 +25,7 @@ from adadepth.cli.validation import build_config
 from adadepth.errors import UserError
 from tests.configs.support import composed
 
-# Together they have every public key.
+# Configurations that together have every public key.
 _CONFIGS = (
     ("act_tiny",), ("ponder_tiny",), ("ponder_parity",), ("adalayers_tiny",), ("par_tiny",), ("trm_tiny",),
     ("act_hops",), ("act_maze",), ("act_addition",), ("act_squad",), ("act_swag",), ("conll_tagger",),
@@ -41,7 +41,7 @@ _READ_WITH = {  # a key that only another mode reads
     **dict.fromkeys(("text", "input", "output"), ("mode=predict", "checkpoint=a", "input=a")),
 }
 KEYS = sorted(set(list_keys()))
-_OF_EVERY_RUN = [key for key in KEYS if not key.startswith(("model.", "dataset."))]  # one place has them all
+_OF_EVERY_RUN = [key for key in KEYS if not key.startswith(("model.", "dataset."))]  # one configuration has them all
 _HUGE = (2**63, -(2**63) - 1, 10**400)
 _NUMBERS = (0, -1, 3, 0.5, 1e308, float("nan"), float("inf"), -float("inf"), *_HUGE)
 _TEXTS = (
@@ -60,7 +60,7 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-# One of each shape.
+# One value of each shape.
 SHAPES: tuple[Any, ...] = (
     None, True, *_NUMBERS, *_TEXTS, b"x", [], [[]], [None], [True], [3], [[3]], ["a"], [float("nan")], [2**63],
     ["\ud800"], ["a\nb"], [{}], [{"path": 3}], [{"path": ["a"]}], {}, {"a": 1}, {"a": {"b": [[]]}}, {3: 4}, {None: 1},
@@ -85,7 +85,7 @@ def _pickle_config(key: str) -> bytes:
         config = composed(root, *options, *_READ_WITH.get(key, ()))
         if _has_key(config, key):
             with open_dict(config):
-                config.hydra = {"overrides": {"task": list(config.hydra.overrides.task)}}  # all that is read of it
+                config.hydra = {"overrides": {"task": list(config.hydra.overrides.task)}}  # the only part that is read
             return pickle.dumps(config)
     raise AssertionError(f"add to _CONFIGS a configuration that has {key}")
 

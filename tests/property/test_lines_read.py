@@ -19,7 +19,7 @@ from adadepth.report.table import format_csv
 from adadepth.tasks.predict import read_texts
 
 BOM = b"\xef\xbb\xbf"
-# The line breaks of `str.splitlines` but for \n and \r, the other white space of Unicode, and some that look like it.
+# Line breaks of `str.splitlines` except \n and \r, other Unicode white space, and similar characters.
 BREAKS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 SPACES = "\x1f\xa0\u1680\u2000\u2003\u2007\u200a\u202f\u205f\u3000"
 LIKE_SPACES = "\u200b\u2060\ufeff\u180e\xad\x00\x1a"
@@ -156,7 +156,7 @@ def test_runs_of_blanks_separate_fields_without_tabs(
 )
 @example(lines=[" \t"], mark=False)
 def test_any_columns_are_read_or_refused_with_their_line(folder: Path, lines: list[str], mark: bool) -> None:
-    assume(not any(line.lstrip(" \ufeff").startswith("#") for line in lines))  # which may be comments
+    assume(not any(line.lstrip(" \ufeff").startswith("#") for line in lines))  # such lines may be comments
     file, content = write_lines(folder, "any.conll", lines, "\n", mark)
     words = [line for line in split_lines(content) if line.strip(" \t")]
     try:

@@ -13,7 +13,7 @@ from tests.models_support import small_config
 from tests.parity.act_variants import encode_variant
 
 MAX_UPDATES = 5
-# Of no influence on the keys' softmax: their true gradient is 0.
+# Without influence on the softmax over keys: their true gradient is 0.
 NO_GRADIENT = "attention.key.bias"
 
 
@@ -64,7 +64,7 @@ def check_gradients(actual, expected):
     scale = max(gradient.norm() for gradient in expected.values())
     for name, gradient in expected.items():
         if not name.endswith(NO_GRADIENT):
-            # A gradient of small numbers is a sum of larger ones, which are rounded to 1.2e-7 each.
+            # A small gradient is a sum of larger numbers, each rounded to 1.2e-7.
             assert (actual[name] - gradient).norm() <= 1e-5 * gradient.norm() + 5e-7 * scale, name
 
 

@@ -10,7 +10,7 @@ from adadepth.halting.trace import DepthTrace, Halting
 from adadepth.metrics.depth_statistics import HaltingStatistics
 
 DEPTH = 4
-Unit = tuple[bool, list[bool], list[float]]  # whether it is real, the iterations that it ran, its probabilities
+Unit = tuple[bool, list[bool], list[float]]  # whether the unit is real, its executed iterations, its probabilities
 
 units = st.lists(
     st.tuples(

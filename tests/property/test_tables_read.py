@@ -91,7 +91,7 @@ def test_csv_is_read_as_written(folder: Path, csv: tuple[list[list[str]], str, s
     file.write_bytes(text.encode())
     expected = dict(zip(["text", "other", "label"], map(list, zip(*rows, strict=True)), strict=True))
     assert read(open_table(file)) == expected
-    if "\0" not in text:  # which pandas takes for the end of a line
+    if "\0" not in text:  # pandas reads it as the end of a line
         assert read_with_pandas(file, delimiter) == expected
 
 

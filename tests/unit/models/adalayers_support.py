@@ -69,7 +69,7 @@ BASES: dict[str, PreTrainedConfig] = {
     ),
 }
 
-# Heads that the comparison of methods consists of; see docs/adalayers.md.
+# Heads compared in docs/adalayers.md.
 VARIANTS: dict[str, dict] = {
     "adalayers": {},
     "depth penalty": {"lambda_distribution_depth": 0.5, "lambda_distribution_entropy": 0.1},

@@ -69,7 +69,7 @@ BUILD: dict[str, Callable[[], Any]] = {
 }
 
 
-# Settings whose training step takes ways of its own.
+# Settings with a training step that differs.
 FURTHER: dict[str, Callable[[], Any]] = {
     "looped text": build_looped,
     "looped gate": lambda: build_looped(gate=True, objective="gate"),
@@ -85,9 +85,9 @@ FURTHER: dict[str, Callable[[], Any]] = {
 }
 
 
-# What a training step reads, and how often; docs/guide.md says it to users.
-MASK = 1  # transformers' own look whether a mask hides anything, or positions begin anew
-TARGETS = 1  # which places have one
+# Host reads of a training step and their number, as docs/guide.md states them.
+MASK = 1  # transformers checks whether a mask hides a token, or positions restart
+TARGETS = 1  # positions that have one
 READS = {
     "act pretraining": TARGETS,
     "albert": MASK,
@@ -97,16 +97,16 @@ READS = {
     "looped text": MASK + TARGETS,
     "looped gate": MASK + TARGETS,
     "early exit text": MASK + TARGETS,
-    "looped drawn": MASK + TARGETS + 1,  # the most loops of a text
-    "early exit dropout": MASK + TARGETS + 1,  # which layers each text skips
+    "looped drawn": MASK + TARGETS + 1,  # the largest number of loops of a text
+    "early exit dropout": MASK + TARGETS + 1,  # the layers that each text skips
     "routed recursions": MASK + TARGETS,
     "routed layers": MASK + TARGETS,
-    "routed depths": MASK + TARGETS + 1,  # how many tokens of each row chose each depth
+    "routed depths": MASK + TARGETS + 1,  # the number of tokens of each row at each depth
     "routed threshold": MASK + TARGETS,
     "network": TARGETS,
-    "clustered network": TARGETS + 2,  # which targets each tail has
+    "clustered network": TARGETS + 2,  # the targets of each tail
     "supernet": TARGETS,
-    "sampled supernet": TARGETS + 1,  # the path
+    "sampled supernet": TARGETS + 1,  # the sampled path
 }
 
 # Models without a graph: a base that is run as it stands is stopped by an exception in a hook, unless its states are
@@ -130,7 +130,7 @@ def build_inputs(name):
         return {"input_ids": padded_batch()["input_ids"] % 53}
     if name == "mixture":
         return {"input_ids": draw_words() % 20}
-    batch = padded_batch([10, 7, 2]) if name == "ponder" else padded_batch()  # its second token ponders
+    batch = padded_batch([10, 7, 2]) if name == "ponder" else padded_batch()  # its second token gets several updates
     return {key: values.unsqueeze(1) for key, values in batch.items()} if name == "act choices" else batch
 
 

@@ -17,7 +17,7 @@ SMALL = {
     "hidden_dropout_prob": 0.0,
     "initializer_range": 0.3,
 }
-# What the original computed.
+# Settings of the original code.
 ORIGINAL = {
     "attention_scale": "linear",
     "attention_out_act": "relu",

@@ -128,7 +128,7 @@ def test_cached_states_equal_online_states(variant, kind):
 
 
 def test_cached_states_are_those_that_the_head_reads():
-    """Check that projections read GELU(Z), which a mix of raw states with earlier weights cannot give."""
+    """Compare GELU(Z), which projections read, with the raw states of a scalar mix, whose cache key differs."""
     projected, scalar = build_adalayers(), build_adalayers(**VARIANTS["scalar mix"])
     raw = scalar.base_states([2], **draw_texts())[2]
     assert torch.equal(projected.base_states([2], **draw_texts())[2], nn.functional.gelu(raw))

@@ -345,7 +345,7 @@ def test_gradient_checkpointing_changes_no_gradient():
         torch.testing.assert_close(p.grad, expected[name], atol=1e-7, rtol=1e-6, msg=name)
 
 
-# ---- pricing
+# ---- compute
 
 
 def test_macs_equal_a_loop_over_tokens():
@@ -384,7 +384,7 @@ def test_a_fixed_depth_neither_runs_nor_counts_the_halting_unit():
     assert work.dense.item() == 3 * 12 * (4 * (4 * hidden**2 + 2 * 12 * hidden + 2 * hidden * inner) + entry)
 
 
-# ---- mistakes
+# ---- errors
 
 
 @pytest.mark.parametrize(

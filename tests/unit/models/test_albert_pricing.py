@@ -47,7 +47,7 @@ def count_token_loop() -> tuple[ComputedSteps, int]:
             changed = [n for n in row if n >= max(step - 1, 1)] if running else []
             visible = sum(n > 0 for n in row)
             for _ in running:
-                macs += 2 * count_products(1, HIDDEN, HIDDEN)  # query, attention's output
+                macs += 2 * count_products(1, HIDDEN, HIDDEN)  # query, output of attention
                 macs += (
                     count_products(1, HIDDEN, INNER) + count_products(1, INNER, HIDDEN) + count_products(1, HIDDEN, 1)
                 )

@@ -114,7 +114,7 @@ def test_baselines_have_the_macs_of_the_searched_network(attention, feed_forward
 
 def test_a_random_baseline_has_the_closest_macs():
     macs = weigh(10.0, 1.0)
-    baselines = baseline_architectures("ff", macs)  # one block of attention costs 10, two blocks of anything at least 2
+    baselines = baseline_architectures("ff", macs)  # a block of attention costs 10, any two blocks at least 2
     assert baselines == {"alternating": "s", "paper_rule": "s", "sandwich": "s", "random": "f"}
 
 

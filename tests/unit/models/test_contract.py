@@ -33,7 +33,7 @@ PONDER = {
     "train_halting_alone",
 }
 READS = {"exit_signals", "readout_work"}
-# Model -> its mixins, and which members with a default it has of its own.
+# Model -> its mixins, and the members whose default it overrides.
 OWN = {
     "act pretraining": ACT,
     "act classification": ACT | READS | {"exit_rule_problem"},

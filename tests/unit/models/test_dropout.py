@@ -64,7 +64,7 @@ def test_probabilities_near_one_are_supported():
 
 
 def test_small_masks_equal_those_of_torch():
-    """Check that a small run of an earlier version gives the same weights."""
+    """Compare with torch's masks, so that small runs of earlier versions are reproduced."""
     values, layers = torch.ones(100), (Dropout(0.3), nn.Dropout(0.3))
     outputs = []
     for layer in layers:

@@ -48,4 +48,4 @@ def test_a_mirror_has_the_values_of_its_tensor() -> None:
     assert torch.equal(selected, values[values.sum(dim=1) > 0])
     assert torch.equal(masked, values[values > 0])
     assert table == [3, 1]
-    assert reads.reads.total() == 6  # the places of rows and their mask, a maximum, two copies, and a list
+    assert reads.reads.total() == 6  # positions of rows and their mask, a maximum, two copies, and a list

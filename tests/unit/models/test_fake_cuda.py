@@ -25,8 +25,8 @@ pytestmark = [
 ROUTED = {f"routed {name}": lambda name=name: build_routed(**ROUTERS[name]).float() for name in ROUTERS}
 ALL = BUILD | FURTHER | ROUTED
 PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
-# Lines of the package -> why they read a number from the device, copy to it, or compute on two devices. A line of the
-# package may stand for transformers' code below it.
+# Lines of the package -> the reason for a read from the device, a copy to it, or an operation on two devices. A line
+# of the package may stand for the code of transformers that it calls.
 EXPLAINED: dict[str, str] = {
     (
         "halting/active_set.py pack: return ActiveSet(mask.flatten().nonzero().squeeze(1), (mask.shape[0], "

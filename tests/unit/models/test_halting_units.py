@@ -177,7 +177,7 @@ def test_macs_of_act_include_the_unit() -> None:
     assert counted.adaptive - expected.adaptive == more * trace.updates.sum()
     assert counted.executed - expected.executed == more * trace.executed.steps * trace.updates.numel()
     for model in (linear, wide):
-        model.force_depth(3)  # the unit does not run
+        model.force_depth(3)  # the unit is not used
     assert wide.price(trace).adaptive == linear.price(trace).adaptive
 
 

@@ -21,7 +21,7 @@ from tests.unit.models.every_model_support import (
 )
 
 ALL = BUILD | FURTHER
-SILENT = {"act pretraining": {"predictions.bias"}}  # a move to this device unties it from the decoder's
+SILENT = {"act pretraining": {"predictions.bias"}}  # moving to this device breaks the tie with the decoder
 
 
 @pytest.mark.parametrize("name", quick_one_in(7, ALL))
@@ -39,7 +39,7 @@ def test_training_reads_equal_the_table_and_every_weight_has_a_gradient(name: st
     assert sum(reads.reads.values()) == READS.get(name, 0), dict(reads.reads)
     assert not reads.moves, dict(reads.moves)
     silent = {key for key, weight in model.named_parameters() if weight.requires_grad and weight.grad is None}
-    is_drawn = name in ("sampled supernet", "early exit dropout")  # what was not drawn learns nothing
+    is_drawn = name in ("sampled supernet", "early exit dropout")  # weights that were not sampled have no gradient
     assert silent == SILENT.get(name, set()) or is_drawn
 
 
@@ -96,7 +96,7 @@ def build_batches(name: str) -> list[dict[str, Any]]:
 
     def cut(value: Tensor, length: int) -> Tensor:
         part = value[:2, ..., :length] if value.shape[-1] == longest else value[:2]
-        return part.clone(memory_format=torch.contiguous_format)  # views of larger tensors are cases apart, too
+        return part.clone(memory_format=torch.contiguous_format)  # views of larger tensors would be compiled separately
 
     return [{key: cut(value, length) for key, value in whole.items()} for length in range(longest, longest - 10, -1)]
 

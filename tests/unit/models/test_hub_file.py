@@ -19,7 +19,7 @@ from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 LOAD = "from transformers import AutoModelForSequenceClassification as M; m = M.from_pretrained({place!r}{options})"
-# A model costs no command line, whose parser takes a tenth of a second to import, and no further library.
+# Loading a model imports neither the command line, whose parser takes 0.1 s, nor further libraries.
 NOT_FOR_A_MODEL = {"hydra", "omegaconf", "antlr4", "sklearn", "pandas", "peft", "pytorch_optimizer", "rich", "wandb",
                    "evaluate", "datasets", "typst", "seqeval"}  # fmt: skip
 HIDE = """

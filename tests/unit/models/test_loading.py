@@ -136,7 +136,7 @@ def test_a_missing_weight_is_refused(model_copy: tuple[Any, Path]) -> None:
 def test_an_unexpected_weight_is_refused(model_copy: tuple[Any, Path]) -> None:
     model_class, folder = model_copy
     rewrite(folder, lambda weights: weights | {"lora_A.weight": torch.ones(1)})
-    if model_class.config_class.__module__.startswith("transformers."):  # anybody's checkpoints may have more
+    if model_class.config_class.__module__.startswith("transformers."):  # others may have more weights
         assert isinstance(model_class.from_pretrained(folder), model_class)
         return
     expected = f"{folder}: it contains the weights 'lora_A.weight', which its model does not have"
@@ -153,7 +153,7 @@ def test_another_model_type_is_refused_with_both_names(model_copy: tuple[Any, Pa
         assert "dinov2" in catch_error_line(lambda: model_class.config_class.from_pretrained(folder))
 
 
-# ---- what a checkpoint may be
+# ---- accepted and refused checkpoints
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "base_model.model."])
@@ -270,7 +270,7 @@ def test_irrelevant_fields_are_ignored(tmp_path: Path) -> None:
     assert AlbertActForSequenceClassification.from_pretrained(tmp_path).config.hidden_size == SMALL["hidden_size"]
 
 
-# ---- what may be new
+# ---- new weights
 
 
 def test_a_new_head_is_reported_and_the_encoder_is_the_stored_one(tmp_path: Path, caplog: Any) -> None:

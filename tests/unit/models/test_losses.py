@@ -61,7 +61,7 @@ TOKENS: dict[str, Make] = {
     "act tokens": lambda outputs, _: act(AlbertActForTokenClassification, outputs, readout_weight=0.5),
     "adalayers tokens": lambda outputs, folder: build_adalayers(AdaLayersForTokenClassification, outputs, folder),
 }
-# What the steps have of the loss, (B, N) or (N,); where it is missing the last step has all of it.
+# Weight of each step in the loss, (B, N) or (N,); where missing, the last step has all of it.
 SHARES: dict[str, Callable[[Any], Tensor]] = {
     "ponder": lambda outputs: outputs.posterior.pmf,
     "recurrent": lambda outputs: outputs.posterior.pmf,

@@ -70,7 +70,7 @@ def test_dropout_acts_before_the_output_layer(hidden, output, dropped):
     stack = model.model(draw_words(rows=20, length=20), output_hidden_states=True)
     mask = stack.last_hidden_state != 0
     assert 1 - mask.float().mean().item() == pytest.approx(dropped, abs=0.02)
-    rounded = round(dropped * 2**16) / 2**16  # as masks are drawn
+    rounded = round(dropped * 2**16) / 2**16  # precision of the random masks
     torch.testing.assert_close(stack.last_hidden_state[mask], stack.hidden_states[-1][mask] / (1 - rounded))
 
 
@@ -145,7 +145,7 @@ def record_branches(model):
 
 
 @pytest.mark.parametrize("gates", ["argmax", PATH, (2, 2, 2, 2)])
-def test_hard_sampling_runs_one_branch_per_block(gates):
+def test_a_path_runs_one_branch_per_block(gates):
     model = build_supernet(gates=[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
     calls = record_branches(model)
     trace = model(draw_words(), gates=gates).trace

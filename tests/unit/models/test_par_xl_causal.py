@@ -179,7 +179,7 @@ def test_a_mask_that_does_not_fit_is_refused_in_one_line(shape):
     assert "\n" not in str(caught.value)
 
 
-# ---- what is returned
+# ---- outputs
 
 
 def test_attentions_are_those_of_attention_blocks():
@@ -246,7 +246,7 @@ def test_gradient_checkpointing_changes_no_gradient(model):
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
 
-# ---- words
+# ---- vocabulary
 
 
 def test_a_plain_softmax_is_resized():

@@ -143,12 +143,12 @@ def test_a_smaller_model_may_draft():
     assert torch.equal(generate(model, prompt, prompt_lookup_num_tokens=2), generate(model, prompt))
 
 
-def test_a_network_without_attention_has_an_empty_cache():
+def test_generation_without_attention_equals_that_without_a_cache():
     model, prompt = build_network("f-ff", **FREE), draw_words(length=5)
     assert torch.equal(generate(model, prompt), generate(model, prompt, use_cache=False))
 
 
-# ---- work
+# ---- compute
 
 
 def measure_next_token(model, prefix, rows=1):
@@ -185,13 +185,13 @@ def test_a_prefix_within_memory_only_adds_products_with_its_keys():
     model = build_network("sfs-", memory_length=500)
     model.set_attn_implementation("eager")  # the fused kernel of a CPU is not counted
     work = {prefix: measure_next_token(model, prefix) for prefix in (20, 120, 220)}
-    # One distance more is projected in each block that attends: that of the position that was dropped otherwise.
+    # Each attention block projects one more distance, that of the position that would be dropped.
     assert work[20][1] == work[220][1] == [1] * (2 * 4 + 2 + 1)
     per_position = 2 * 2 * 3 * model.config.hidden_size  # two blocks; content, distance and values
     assert work[220][0] - work[120][0] == pytest.approx(100 * per_position, rel=0.2)
 
 
-# ---- what is refused
+# ---- errors
 
 
 def test_contradictions_are_refused_in_one_line():

@@ -142,7 +142,7 @@ def test_memory_of_another_shape_is_refused_in_one_line(shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_memory_has_the_precision_of_the_model(dtype):
+def test_other_precisions_give_float32_logits(dtype):
     model, ids = build_supernet().to(dtype), draw_words(length=8)
     logits = read_in_segments(model, ids, [4, 4])
     assert logits.dtype == torch.float32

@@ -420,7 +420,7 @@ def test_invalid_texts_are_refused_in_one_line(tokenizer, texts, message):
     assert "\n" not in str(raised.value)
 
 
-# ---- pricing
+# ---- compute
 
 
 def test_macs_equal_a_plain_loop():

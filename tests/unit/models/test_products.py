@@ -43,7 +43,7 @@ def test_values_and_gradients_equal_double_precision(onednn_calls, shape, width,
     ours, exact = Product(width, outputs, bias), nn.Linear(width, outputs, bias).double()
     exact.load_state_dict(ours.state_dict())
     states = torch.randn(*shape, width)
-    gradient = torch.randn(*shape, outputs + 3)[..., :outputs]  # as a concatenation hands it back
+    gradient = torch.randn(*shape, outputs + 3)[..., :outputs]  # strides of the gradient of a concatenation
     results = []
     for layer, kind in ((ours, torch.float32), (exact, torch.float64)):
         inputs = states.to(kind, copy=True).requires_grad_()
@@ -81,7 +81,7 @@ def test_an_activation_is_fused_in_inference_only(onednn_calls, name):
     assert onednn_calls == ([("gelu",)] if name.startswith("gelu") else [()]) + [()]
 
 
-def test_hooks_get_the_tensors_of_a_linear_layer(onednn_calls):
+def test_hooks_get_the_unfused_output(onednn_calls):
     mapped, _ = build_twins()
     seen, state = [], torch.randn(2, INPUTS)
     mapped.register_forward_hook(lambda module, args, output: seen.append(output))
@@ -167,6 +167,6 @@ def test_a_product_of_two_tensors_equals_torch(onednn_calls, shape):
     assert len(onednn_calls) == 3
 
 
-def test_an_exported_program_has_a_linear_layer():
+def test_an_exported_program_has_no_onednn_product():
     program = torch.export.export(Product(128, 512), (torch.randn(64, 128),))
     assert "mkldnn" not in program.graph_module.code

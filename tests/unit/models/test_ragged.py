@@ -109,7 +109,7 @@ def test_empty_rows_and_immediate_halting_are_supported():
         assert run_dense_and_ragged(model, batch)[1].trace.execution.steps == 1
 
 
-# ---- which execution
+# ---- choice of the execution
 
 
 def test_a_rule_that_changes_halted_states_is_refused_or_run_dense():
@@ -123,7 +123,7 @@ def test_a_rule_that_changes_halted_states_is_refused_or_run_dense():
 
 
 @pytest.mark.slow
-def test_attention_without_packed_queries_runs_dense():
+def test_attention_without_packed_queries_is_dense_or_refused():
     model = build_small_model()
     model.set_attn_implementation("flex_attention")
     assert ragged_kernel(model.config, 10**9, CPU, torch.float32, training=False) is None
@@ -174,7 +174,7 @@ def test_the_kernel_follows_the_precision_of_autocast(monkeypatch):
     assert packed_attention.choose_kernel(config, torch.device("cuda"), torch.float32, training=True) == "varlen"
 
 
-# ---- the kernels of accelerators, with stand-ins that compute row by row
+# ---- kernels of accelerators, replaced by loops over rows
 
 
 def attend_by_row(query, keys, values, starts, visible, longest_query, longest_key, *, scale):
@@ -209,7 +209,7 @@ def use_kernel(kernel, patch):
 def test_kernels_of_accelerators_get_the_right_rows(kernel, monkeypatch):
     monkeypatch.setitem(ragged._REPACK_SAVES, "cpu", 0)
     model, batch = build_small_model(), padded_batch()
-    batch["attention_mask"][0, 3] = 0  # a hole, so that slots and packed places differ
+    batch["attention_mask"][0, 3] = 0  # a gap, so that slots and packed positions differ
     model.config.execution = "dense"
     dense = model(**batch)
     use_kernel(kernel, monkeypatch)
@@ -224,7 +224,7 @@ def test_kernels_of_accelerators_get_the_right_rows(kernel, monkeypatch):
     assert all(weight.grad is not None for name, weight in model.named_parameters() if "pooler" not in name)
 
 
-# ---- leaving no trace
+# ---- state after a pass
 
 
 def test_the_execution_is_saved_and_older_checkpoints_are_auto(tmp_path):

@@ -108,7 +108,7 @@ def test_rows_and_columns_share_the_width_and_survive_a_save(tmp_path):
     torch.testing.assert_close(columns[:, 4:], sinusoids(9, 4, 0.3))
     assert not rows[:, 4:].any()
     assert not columns[:, :4].any()
-    torch.nn.init.constant_(rows.data, 0.25)  # trained since
+    torch.nn.init.constant_(rows.data, 0.25)  # as if trained
     model.save_pretrained(tmp_path)
     loaded = AlbertActForTokenClassification.from_pretrained(tmp_path)
     assert (loaded.albert.embeddings.position_embeddings.weight == 0.25).all()

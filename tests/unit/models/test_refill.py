@@ -19,7 +19,7 @@ from tests.marks_support import mostly_slow, quick_one_in
 from tests.unit.models.ponder_rnn_support import build_recurrent, draw_examples
 from tests.unit.models.trm_support import build_trm, draw_puzzles
 
-PLACES = [None, 1, 4, 11]  # None: rows leave, and none waits
+PLACES = [None, 1, 4, 11]  # None: rows leave the batch, and none waits
 ROWS = 17
 RULES = ["correct", "confidence", "patience:1", "patience:2", "margin:0.05", "entropy:1.4", "fixed:2", "fixed:6"]
 CASES = [("positions", rule) for rule in RULES] + [("attention", rule) for rule in ("correct", "patience:2")]

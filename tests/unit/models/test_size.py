@@ -65,7 +65,7 @@ def test_a_batch_beyond_memory_is_refused_with_its_parts(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match=line) as error:
         memory_check.check_batch(model, [30] * 9000, **options)
     assert "\n" not in str(error.value)
-    next(model.parameters()).requires_grad_(False)  # what is kept for the others, nobody knows
+    next(model.parameters()).requires_grad_(False)  # with frozen weights, the stored activations are unknown
     memory_check.check_batch(model, [30] * 9000, **options)
 
 
@@ -85,7 +85,7 @@ def test_a_run_with_a_batch_beyond_memory_leaves_no_folder(tmp_path: Path, monke
 
 @pytest.mark.slow
 def test_a_run_with_puzzles_beyond_memory_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_check, "total_memory", lambda: 100_000_000)  # 1.6 GB are kept for the backward pass
+    monkeypatch.setattr(memory_check, "total_memory", lambda: 100_000_000)  # 1.6 GB are stored for the backward pass
     monkeypatch.setattr("adadepth.tasks.checks.total_memory", lambda: 100_000_000)
     overrides = ("dataset.size=4", "dataset.train_examples=4000", "trainer.per_device_train_batch_size=2000")
     with pytest.raises(

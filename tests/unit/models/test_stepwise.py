@@ -94,7 +94,7 @@ def test_attention_that_cannot_be_packed_pads_its_rows():
     )
     packed = evaluate(model, batch, "quantile:0.5")
     model.set_attn_implementation("flex_attention")
-    with torch.compiler.set_stance("force_eager"):  # to compile the kernel takes longer than all other tests here
+    with torch.compiler.set_stance("force_eager"):  # compilation takes longer than all other tests of this file
         padded = evaluate(model, batch, "quantile:0.5")
     assert padded.exit_steps.equal(packed.exit_steps)
     torch.testing.assert_close(padded.logits, packed.logits, atol=1e-5, rtol=0)

@@ -319,7 +319,7 @@ def test_more_steps_than_in_training_are_supported() -> None:
     torch.testing.assert_close(many[:, :4], few)
 
 
-def test_invalid_settings_are_refused() -> None:
+def test_invalid_inputs_and_settings_are_refused() -> None:
     with pytest.raises(DataError, match=r"input_ids of shape \(2, 8\): must be \(batch, 9\)"):
         build_trm()(input_ids=torch.ones(2, 8, dtype=torch.long))
     with pytest.raises(ConfigError, match="num_attention_heads=5"):

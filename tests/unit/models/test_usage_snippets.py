@@ -72,7 +72,7 @@ def albert_base_v2(tmp_path_factory):
 
 
 def test_snippets_run(albert_base_v2, monkeypatch):
-    # Left alone, AlbertConfig has the sizes of ALBERT xxlarge.
+    # By default, AlbertConfig has the sizes of ALBERT xxlarge.
     sizes = {name: value for name, value in SMALL.items() if name != "num_hidden_layers"}
     monkeypatch.setattr("transformers.AlbertConfig", functools.partial(AlbertConfig, **sizes))
     session = {"torch": torch}

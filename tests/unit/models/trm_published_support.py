@@ -52,7 +52,7 @@ def draw_published_weights(
             shapes |= _feed_forward(f"{layer}mlp.", width)
     generator = torch.Generator().manual_seed(seed)
     weights = {name: torch.randn(shape, generator=generator) * shape[-1] ** -0.5 for name, shape in shapes.items()}
-    for name in ("H_init", "L_init"):  # in the type in which the published code computes
+    for name in ("H_init", "L_init"):  # in the dtype of the published code
         weights[name] = weights[name].bfloat16()
     return weights
 

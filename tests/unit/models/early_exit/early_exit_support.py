@@ -65,7 +65,7 @@ def get_stock(model: Any, layers: int | None = None) -> Any:
             for name, part in owner.named_children():
                 if isinstance(part, torch.nn.ModuleList) and len(part) == LAYERS:
                     setattr(owner, name, part[:layers])
-        config = copy.deepcopy(stock.config)  # the model has the same one
+        config = copy.deepcopy(stock.config)  # shared with the model
         config.num_hidden_layers = layers
         for part in stock.base_model.modules():
             if hasattr(part, "config"):

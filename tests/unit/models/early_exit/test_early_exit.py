@@ -357,7 +357,7 @@ def test_invalid_settings_are_refused_in_one_line(fields: dict[str, Any], messag
 
 def test_a_network_without_a_list_of_layers_is_refused() -> None:
     stock = build_early_exit(TEXTS, "albert")._build_stock()
-    split_model(stock)  # takes the network out
+    split_model(stock)  # removes the network
     with pytest.raises(ConfigError, match="base=albert: its network has no list of 4 layers"):
         split_model(stock)
 

@@ -143,7 +143,7 @@ def test_a_network_stored_nowhere_else_is_not_omitted(
     with pytest.raises(ConfigError, match=re.escape(message)):
         model.save_pretrained(tmp_path / "exits", save_base=False, **options)
     assert not (tmp_path / "exits").exists()
-    model.save_pretrained(tmp_path / "whole")  # the refusal left no trace
+    model.save_pretrained(tmp_path / "whole")  # the refused call changed nothing
     assert EarlyExitForCausalLM.from_pretrained(tmp_path / "whole").config.save_base
 
 

@@ -56,7 +56,7 @@ def test_scaled_positions_are_written_for_older_versions_too(tmp_path: Path) -> 
     assert fields["rope_theta"] == 5e5
     assert fields["rope_scaling"] == {name: value for name, value in SCALED.items() if name != "rope_theta"}
     assert LlamaForCausalLM.from_pretrained(tmp_path).config.rope_parameters == SCALED
-    for name in ("rope_parameters", "rope_scaling"):  # each alone is enough
+    for name in ("rope_parameters", "rope_scaling"):  # each is sufficient
         (tmp_path / "config.json").write_text(json.dumps({key: fields[key] for key in fields if key != name}))
         assert LlamaForCausalLM.from_pretrained(tmp_path).config.rope_parameters == SCALED
 

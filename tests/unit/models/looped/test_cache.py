@@ -127,7 +127,7 @@ def test_sampling_and_beam_search_equal_full_copies_of_the_cache(policy: str) ->
         IDS[:1], num_beams=3, num_return_sequences=3, output_scores=True, return_dict_in_generate=True, **options
     )
     text = beams.sequences
-    for row in range(3):  # a beam's score is what its tokens have by the definition
+    for row in range(3):  # a beam's score is the sum of log-probabilities of its tokens
         cache, total = None, 0.0
         ids = text[row : row + 1]
         for first, last in ((0, IDS.shape[1]), *((n, n + 1) for n in range(IDS.shape[1], ids.shape[1] - 1))):

@@ -14,7 +14,7 @@ from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, OURO, build_looped, check_close
 
 ROW = IDS.flatten()[:12].view(1, -1)
-SIZES = (1, 5, 4)  # and two places of padding
+SIZES = (1, 5, 4)  # and two positions of padding
 DOCUMENTS = torch.tensor([[0] + [1] * 5 + [2] * 4 + [-1] * 2])
 MASK = (DOCUMENTS >= 0).long()
 

@@ -61,11 +61,11 @@ def test_the_core_starts_as_the_identity(initializer: str) -> None:
     assert all(torch.equal(state, states[0]) for state in states)
     model.train()(IDS, labels=IDS).loss.backward()
     weight = model.model.conditioning.modulation.weight.grad.view(2, 4, -1)
-    assert weight[:, [0, 2]].abs().min(dim=-1).values.max() > 0  # gains learn at once
-    assert not weight[:, [1, 3]].any()  # scales only after them
+    assert weight[:, [0, 2]].abs().min(dim=-1).values.max() > 0  # gains have a gradient at once
+    assert not weight[:, [1, 3]].any()  # scales only after the gains
 
 
-# ---- Drawn schedules
+# ---- Random schedules
 
 
 def test_short_steps_sum_to_one_and_depend_on_the_optimiser_step() -> None:
@@ -140,7 +140,7 @@ def test_no_gradient_of_the_distance_reaches_the_long_schedule() -> None:
     model.zero_grad()
     counted = (LABELS[:, 1:] >= 0).nonzero(as_tuple=True)
     targets, parts = LABELS[:, 1:][counted], []
-    for loops in (None, steps):  # through the public forward pass, with the short schedule laid over its steps
+    for loops in (None, steps):  # through the public forward pass, with the steps of the short schedule
         run = model.model.begin(IDS)
         if loops is not None:
             run.loops, run.conditioning = len(loops), model.model.conditioning(loops, run.state)

@@ -49,7 +49,7 @@ def check_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.double(), expected.double(), atol=1e-5, rtol=1e-5)
 
 
-# ---- The numbers of transformers' own class
+# ---- Results of transformers' own class
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -396,7 +396,7 @@ def test_training_starts_from_hrm_text(folder: Path) -> None:
     layers = ["model.core=2", "model.low_layers=2", "model.head_dim=8", f"model.vocab_size={PIECES}"]
     settings = configured("loop_tiny", "model=hrm_text_1b", f"model.pretrained={folder}", *sizes, *layers).model
     model = build_language_model(settings, PIECES).eval()
-    assert model.config.embedding_scale == 5.0  # that of the folder
+    assert model.config.embedding_scale == 5.0  # the value of the folder
     with torch.no_grad():
         check_close(model(IDS, token_type_ids=PREFIX).logits, build_hrm_text()(IDS, token_type_ids=PREFIX).logits)
     with pytest.raises(ConfigError, match=r"model\.low_layers=16, but the pretrained model has 2"):

@@ -23,7 +23,7 @@ from tests.unit.models.looped import published_support
 from tests.unit.models.looped.looped_support import HUGINN, IDS, OURO, build_looped, build_looped_llama, check_close
 from tests.unit.models.looped.retrofits_support import KINDS, build_config_fields, draw_weights, write_retrofit
 
-# Fields of published files that change nothing: names of code, and tokens that are those of another tokenizer.
+# Fields of published files without influence: names of code, and tokens of another tokenizer.
 UNREAD = {"auto_map", "bos_token_id", "eos_token_id", "pad_token_id", "mean_backprop_depth", "block_size", "rope_base"}
 PLAIN = {"num_loops": 1, "prelude": 1, "core": 2, "coda": 1}
 
@@ -59,7 +59,7 @@ def test_a_published_ouro_survives_a_round_trip(tmp_path: Path) -> None:
 def test_a_published_huginn_survives_a_round_trip(tmp_path: Path) -> None:
     fields = published_support.HUGINN | {"model_type": "huginn_raven"}
     folder = published_support.write_folder(tmp_path / "a", fields, published_support.draw_huginn_weights())
-    check_round_trip(folder, "huginn", {"mean_backprop_depth"})  # of training
+    check_round_trip(folder, "huginn", {"mean_backprop_depth"})  # fields of training
 
 
 @pytest.mark.parametrize("kind", quick_one_in(4, KINDS))

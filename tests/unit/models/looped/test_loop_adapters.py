@@ -19,8 +19,8 @@ from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import build_looped
 from tests.unit.models.looped.retrofit_support import IDS, LAYERS, build_decoder, check_close
 
-RANK = 48  # of every matrix in these decoders
-FACTORS = ("loop_a", "loop_b")  # names of the weights of a change
+RANK = 48  # rank of every matrix in these decoders
+FACTORS = ("loop_a", "loop_b")  # names of the weights of a low-rank change
 
 
 def build_even_decoder(kind: str = "llama", **fields: Any) -> Any:

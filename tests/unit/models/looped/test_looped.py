@@ -73,7 +73,7 @@ def test_hidden_states_are_before_and_after_every_loop() -> None:
     output = model(IDS, output_hidden_states=True)
     assert len(output.hidden_states) == 5
     assert torch.equal(output.hidden_states[0], model.embed_tokens(IDS))
-    assert torch.equal(output.hidden_states[-1], output.last_hidden_state)  # the normed state is fed back, and read
+    assert torch.equal(output.hidden_states[-1], output.last_hidden_state)  # normed states are fed back, and read
 
 
 # ---- Caches, padding, rows
@@ -107,8 +107,8 @@ def test_random_states_depend_on_their_positions() -> None:
     model = build_looped(LoopedModel, **HUGINN)
     states = model._draw_states(torch.tensor([[0, 5, 700], [700, 5, 0]]))
     assert torch.equal(states[0], states[1].flip(0))
-    assert 0.55 < model._draw_states(torch.arange(600).unsqueeze(0)).std() < 0.65  # sqrt(2/5), a little cut
-    fresh = build_looped(LoopedModel, **HUGINN)  # in another order
+    assert 0.55 < model._draw_states(torch.arange(600).unsqueeze(0)).std() < 0.65  # sqrt(2/5), slightly truncated
+    fresh = build_looped(LoopedModel, **HUGINN)  # positions in another order
     assert torch.equal(fresh._draw_states(torch.tensor([[5]])), states[:1, 1:2])
     assert not torch.equal(
         build_looped(LoopedModel, **HUGINN, draw_seed=1)._draw_states(torch.tensor([[5]])), states[:1, 1:2]
@@ -173,7 +173,7 @@ def test_loops_end_when_all_tokens_have_exited() -> None:
     output = model(IDS, exit_rule="quantile:0.5")
     assert output.trace.executed.steps == 1
     assert output.halting_logits.shape == (3, LENGTH, 1)
-    assert model(IDS, exit_rule="quantile:0.5", use_cache=True).trace.executed.steps == 4  # for tokens to come
+    assert model(IDS, exit_rule="quantile:0.5", use_cache=True).trace.executed.steps == 4  # keys for later tokens
 
 
 def test_expectation_is_the_weighted_mean_of_probabilities() -> None:
@@ -190,7 +190,7 @@ def test_expectation_is_the_weighted_mean_of_probabilities() -> None:
 
 def test_gates_are_float32_in_any_precision() -> None:
     model = build_looped(**OURO).to(torch.bfloat16)
-    torch.nn.init.constant_(model.model.gate.bias, 12.0)  # in bfloat16 sigmoid(12) is 1, and nothing is left
+    torch.nn.init.constant_(model.model.gate.bias, 12.0)  # in bfloat16 sigmoid(12) is 1, with no remainder
     output = model(IDS, run_all_steps=True)
     assert output.halting_logits.dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -204,12 +204,12 @@ def test_logits_are_computed_of_requested_loops_only() -> None:
     model.lm_head.register_forward_hook(lambda module, inputs, output: sizes.append(output.numel()))
     with torch.no_grad():
         outputs = model(IDS, run_all_steps=True)
-    assert sum(sizes) == 3 * LENGTH * PIECES  # those that it returns, and no others
+    assert sum(sizes) == 3 * LENGTH * PIECES  # only those that it returns
     assert outputs.step_logits[0, 2:4, 1].shape == (2, PIECES)
     assert sum(sizes) == (3 * LENGTH + 2) * PIECES
 
 
-# ---- What is refused
+# ---- Errors
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_initial_weights_are_scaled_as_in_huginn() -> None:
     torch.manual_seed(1)
     model = LoopedForCausalLM(LoopedConfig(**{**SIZES, "hidden_size": 128, "intermediate_size": 256}, **HUGINN,
                                            initializer="scaled"))  # fmt: skip
-    cut, width = 0.9866, (2 / (5 * 128)) ** 0.5  # what a normal keeps of its deviation that is cut at three
+    cut, width = 0.9866, (2 / (5 * 128)) ** 0.5  # relative deviation of a normal truncated at three deviations
     layer = model.model.core[0]
     for weight in (layer.self_attn.q_proj.weight, layer.mlp.gate_proj.weight, model.model.adapter.weight):
         assert weight.std().item() == pytest.approx(cut * width, rel=0.05)

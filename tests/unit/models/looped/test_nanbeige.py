@@ -31,7 +31,7 @@ def load_published(folder: Path, **changes: Any) -> Any:
     return LoopedForCausalLM.from_pretrained(write_folder(folder, NANBEIGE | changes, draw_nanbeige_weights()))
 
 
-# ---- The numbers of the equations
+# ---- Equations
 
 
 @pytest.mark.parametrize("skips", [False, True])
@@ -77,7 +77,7 @@ def test_a_loaded_model_meets_a_depth_budget_and_stops_exited_tokens(tmp_path: P
     assert model.price(model(IDS, use_cache=True, cache_policy="frozen").trace).executed < everything
 
 
-# ---- Reading
+# ---- Loading
 
 
 def test_auto_classes_load_a_folder_without_its_code(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_published_folder_survives_a_round_trip(tmp_path: Path) -> None:
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
     fields = json.loads((tmp_path / "b" / "config.json").read_text())
-    ignored = {"auto_map", "kv_channels", "pretraining_tp"}  # that of the hub; fields that change nothing
+    ignored = {"auto_map", "kv_channels", "pretraining_tp"}  # from the hub; fields without influence
     for name, value in NANBEIGE.items():
         assert name in ignored or fields[name] == (name == "skip_loop_final_norm" or value), name
 

@@ -124,7 +124,7 @@ def test_at_most_the_stated_number_of_logits_is_computed_at_once(monkeypatch: py
     model.lm_head.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
     model(IDS, labels=LABELS).loss.backward()
     assert max(sizes) == 3
-    assert sum(sizes) == 2 * 4 * int((LABELS[:, 1:] >= 0).sum())  # once forward, once again on the way back
+    assert sum(sizes) == 2 * 4 * int((LABELS[:, 1:] >= 0).sum())  # once in the forward and once in the backward pass
 
 
 def test_accumulation_changes_no_gradient() -> None:
@@ -180,7 +180,7 @@ def test_the_targets_of_the_gate_have_no_gradient() -> None:
     halting = torch.randn(5, 3, requires_grad=True)
     gate_losses(halting, losses.detach(), "next").sum().backward()
     assert halting.grad is not None
-    assert not halting.grad[:, 2].any()  # the last loop's unit is never asked
+    assert not halting.grad[:, 2].any()  # the unit of the last loop is not used
     assert halting.grad[:, :2].all()
 
 
@@ -196,7 +196,7 @@ def test_weights_that_the_objective_does_not_train_are_frozen(objective: str) ->
     assert trained == {"gate": {True, False}, "gate_alone": {True}}.get(objective, {False})
 
 
-# ---- Drawn loops, truncation, recomputation
+# ---- Random loops, truncation, recomputation
 
 DRAWN = {"prelude": 1, "core": 1, "coda": 1, "num_loops": 4, "injection": "linear", "train_loops": "drawn"}
 
@@ -221,13 +221,13 @@ def test_loop_counts_of_texts_are_even_and_independent() -> None:
     assert abs(torch.corrcoef(uniform.T)[0, 1]) < 0.03
     later = text_uniforms(ids, None, seed=3, step=6)
     assert abs(torch.corrcoef(torch.stack([uniform[:, 0], later[:, 0]]))[0, 1]) < 0.03
-    assert torch.equal(text_uniforms(ids[7:9], None, seed=3, step=5), uniform[7:9])  # whatever is beside them
-    assert not torch.equal(text_uniforms(ids.flip(1), None, seed=3, step=5), uniform)  # the order of a text counts
+    assert torch.equal(text_uniforms(ids[7:9], None, seed=3, step=5), uniform[7:9])  # for any other texts in the batch
+    assert not torch.equal(text_uniforms(ids.flip(1), None, seed=3, step=5), uniform)  # the order of tokens matters
     assert not torch.equal(text_uniforms(ids, None, seed=4, step=5), uniform)
 
 
 @pytest.mark.parametrize("padding", [(0, 3), (2, 0)])
-def test_padding_has_no_loop_count(padding: tuple[int, int]) -> None:
+def test_padding_changes_no_loop_count(padding: tuple[int, int]) -> None:
     ids = torch.randint(1, 50, (5, 6), generator=torch.Generator().manual_seed(1))
     padded, mask = (torch.nn.functional.pad(values, padding) for values in (ids, torch.ones_like(ids)))
     expected = text_uniforms(ids, None, seed=3, step=5)
@@ -270,7 +270,7 @@ def test_loop_counts_do_not_depend_on_micro_batches() -> None:
     def compute_gradient(parts: list[slice], step: int) -> Tensor:
         model = build_looped(**DRAWN, backprop_loops=2).train()
         model.set_step(step, 100)
-        torch.manual_seed(len(parts))  # nothing is drawn from there
+        torch.manual_seed(len(parts))  # the global generator is not used
         count = model.count_targets({"labels": LABELS})
         for part in parts:
             model(IDS[part], labels=LABELS[part], num_targets=count).loss.backward()

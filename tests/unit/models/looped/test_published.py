@@ -101,12 +101,12 @@ def test_a_threshold_of_one_is_the_last_loop_even_with_certain_gates(ouro: Path)
     torch.nn.init.constant_(model.model.gate.bias, 60.0)  # a float32 sum of probabilities is one after a loop
     with torch.no_grad():
         assert (model(IDS, exit_rule="quantile:1").exit_steps == STEPS).all()
-        assert (model(IDS).exit_steps == STEPS).all()  # as the folder's own threshold says
+        assert (model(IDS).exit_steps == STEPS).all()  # the threshold of the folder is the default
 
 
 @pytest.mark.parametrize("loops", quick_one_in(3, [1, 2, 4, 7]))
 def test_huginn_equals_its_equations(huginn: Path, loops: int) -> None:
-    model = LoopedForCausalLM.from_pretrained(huginn).double()  # in float32 seven loops lose a digit
+    model = LoopedForCausalLM.from_pretrained(huginn).double()  # seven loops lose a digit in float32
     with torch.no_grad():
         output = model(IDS, num_loops=loops, initial_state=STATE)
     for row, ids in enumerate(IDS):
@@ -139,7 +139,7 @@ def test_ouro_equals_the_published_code(tmp_path: Path) -> None:
             output = ours(IDS, exit_rule=f"quantile:{threshold}")
             exits |= set(output.exit_steps.flatten().tolist())
             check_close(output.logits, published(IDS, exit_threshold=threshold).logits)
-        assert exits == {1, 2, 3, 4}  # they do differ here
+        assert exits == {1, 2, 3, 4}  # the results differ here
         mask = torch.ones_like(IDS)
         mask[0, :3] = 0
         padded = ours(IDS, attention_mask=mask).logits, published(IDS, attention_mask=mask).logits

@@ -97,7 +97,7 @@ def test_auto_classes_load_a_retrofit_without_its_code(kind: str, tmp_path: Path
 def test_first_states_have_the_published_standard_deviation(tmp_path: Path) -> None:
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "a", "llama")).model
     spread = model._draw_states(torch.arange(256).unsqueeze(0)).std()
-    assert spread == pytest.approx(0.0087 * 0.987, rel=0.02)  # cut at three deviations
+    assert spread == pytest.approx(0.0087 * 0.987, rel=0.02)  # truncated at three deviations
     gemma = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "b", "gemma2"))
     assert gemma.config.start_std == pytest.approx(0.0087 * math.sqrt(WIDTH))
 

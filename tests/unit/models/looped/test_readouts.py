@@ -66,7 +66,7 @@ def test_training_computes_no_moves() -> None:
     assert model(IDS, labels=IDS).state_moves is None
 
 
-# ---- Work
+# ---- Compute
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ def test_middle_layers_are_dropped() -> None:
     for layer, number in zip([*looped.model.prelude, *looped.model.core, *looped.model.coda], numbers, strict=True):
         for name, weight in layer.state_dict().items():
             assert torch.equal(weight, source.model.layers[number].state_dict()[name])
-    assert len(source.model.layers) == LAYERS  # the source is as it was
+    assert len(source.model.layers) == LAYERS  # the source is unchanged
     assert source.config.num_hidden_layers == LAYERS
-    assert select_layers(22, 4, 8, 4) == [*range(4), *range(10, 18), *range(18, 22)]  # as published of TinyLlama
+    assert select_layers(22, 4, 8, 4) == [*range(4), *range(10, 18), *range(18, 22)]  # TinyLlama as published
 
 
 def test_layers_keep_their_attention_windows() -> None:
@@ -159,7 +159,7 @@ def test_sizes_equal_those_of_the_decoder() -> None:
         LoopedConfig(base_config=looped.config.base_config.to_dict(), prelude=1, core=1, coda=1)
 
 
-# ---- By settings
+# ---- From settings
 
 
 def build_settings(folder: Path, *overrides: str) -> Any:

@@ -24,7 +24,7 @@ SIZES = {
 }  # fmt: skip
 RECURSIONS: dict[str, Any] = {"recursions": 3, "prelude": 1, "coda": 1, "choice_bias": 0.6}
 SINGLE: dict[str, Any] = {"capacities": [0.4], "choice_bias": 0.2}
-# Every kind of router with the keys and values that it may have.
+# Every kind of router with its possible sources of keys and values.
 ROUTERS: dict[str, dict[str, Any]] = {
     **{f"expert {source}": RECURSIONS | {"keys_and_values": source} for source in ("selected", "all", "first")},
     "expert predictor": RECURSIONS | {"causal_choice": "predictor"},

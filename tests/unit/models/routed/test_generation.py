@@ -89,7 +89,7 @@ def test_decoding_equals_a_pass_over_whole_rows(name: str, lengths: list[int]) -
 @torch.no_grad()
 def test_other_decoders_support_a_cache(base: str) -> None:
     model = build_routed(base=base, **ROUTERS["expert selected"])
-    if base == "gemma2":  # its eager attention to nothing is not a number in float64
+    if base == "gemma2":  # in float64, its eager attention to no key is NaN
         model = model.float()
     expected = model(IDS, attention_mask=LEFT, position_ids=POSITIONS)
     logits, ran, _ = decode(model, [5, 1, 4])
@@ -141,7 +141,7 @@ def test_a_reset_cache_equals_a_new_one() -> None:
 def test_skipped_tokens_have_no_keys_and_values() -> None:
     model = build_routed(
         **RECURSIONS | {"choice_bias": -50.0}
-    )  # the first recursion takes all tokens, no other takes any
+    )  # the first recursion selects all tokens, the others none
     output = model(IDS, use_cache=True)
     past, layers = output.past_key_values, model.config.layer_order
     of_a_layer = 2 * 2 * 8 * 8  # keys and values of 2 heads, 8 wide, in float64
@@ -188,7 +188,7 @@ def test_drafts_of_another_model_change_no_text(name: str) -> None:
     assert torch.equal(model.generate(IDS[:1], max_new_tokens=6, assistant_model=assistant), expected)
 
 
-# ---- Work
+# ---- Compute
 
 
 @pytest.mark.parametrize("name", quick_one_in(5, DECODED))
@@ -204,7 +204,7 @@ def test_a_decoding_step_computes_only_selected_tokens(name: str) -> None:
             runs = span.router is None or bool(ran[span.router])
             assert queries[number] == int(runs)
             stores_all = model.config.keys_and_values == "all" and span.router is not None
-            assert keys[number] == int(runs) + int(stores_all)  # those of all tokens are computed beside the layer
+            assert keys[number] == int(runs) + int(stores_all)  # keys of all tokens are computed outside of the layer
             assert (pairs[number] > 0) == runs
             skipped += not runs
     assert skipped

@@ -79,7 +79,7 @@ def test_states_before_and_after_every_span_are_returned(name: str) -> None:
     assert model(IDS).hidden_states is None
 
 
-# ---- Choices
+# ---- Routing decisions
 
 
 @settings(deadline=None, max_examples=3)
@@ -192,9 +192,7 @@ def test_padding_of_a_row_of_documents_is_never_selected(name: str, routing: str
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", quick_one_in(3, ["expert first", "layers selected", "token selected"]))
 def test_attention_implementations_agree(name: str, implementation: str) -> None:
-    model = build_routed(
-        **ROUTERS[name]
-    ).float()  # in float64, eager attention to nothing is not a number in transformers
+    model = build_routed(**ROUTERS[name]).float()  # in float64, eager attention of transformers to no key is NaN
     model.set_attn_implementation(implementation)
     logits, ran = run(model, IDS * LEFT, attention_mask=LEFT)
     expected, ran_expected = run(get_model(name), IDS * LEFT, attention_mask=LEFT)
