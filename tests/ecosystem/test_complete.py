@@ -1,4 +1,4 @@
-"""All public model classes are covered by the tests of this directory."""
+"""Coverage of all public model classes by the tests of this directory."""
 
 from transformers import PreTrainedModel
 

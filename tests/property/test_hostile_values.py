@@ -1,4 +1,4 @@
-"""Any value of any public key: it is accepted, or refused in readable lines without a traceback, and leaves no file.
+"""Any value of any public key: accepted, or refused in readable lines without a traceback, and without files.
 
 A run writes only after composing and checking its configuration, so these two steps are all that is run here.
 """

@@ -1,4 +1,4 @@
-"""Ragged execution equals dense execution and a loop over tokens, for any depths, padding, batch and precision."""
+"""Ragged execution against dense execution and a loop over tokens, for any depths, padding, batch and precision."""
 
 import pytest
 import torch

@@ -118,7 +118,9 @@ def test_a_field_of_another_type_is_named_and_its_file_omitted(
 @pytest.mark.parametrize("name", [*NAMES, *LINES])
 @given(data=st.data())
 @settings(HEALTH, max_examples=10)
-def test_a_report_is_written_whatever_a_file_holds(run: Path, tmp_path: Path, name: str, data: st.DataObject) -> None:
+def test_a_report_is_written_for_any_content_of_a_file(
+    run: Path, tmp_path: Path, name: str, data: st.DataObject
+) -> None:
     for file in (*NAMES, *LINES, "config.yaml"):
         shutil.copy(run / file, tmp_path / file)
     change_field(data, tmp_path, name)

@@ -1,4 +1,4 @@
-"""Tables are read exactly as independent readers read the same file, or refused with the file and the line."""
+"""Tables read exactly as by independent readers of the same file, or refused with the file and the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every model is a `DepthModel` with the declared traces and the capabilities of its family."""
+"""The contract of `DepthModel`: declared traces and capabilities of every model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No family has float64 tensors on a device that refuses them, such as Apple's MPS: checked on the meta device."""
+"""Absence of float64 on devices without it, such as Apple's MPS, for every family: checked on the meta device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EveryUnit(Scorer):
 
 
 class MirroredFloat64Uses(Float64Uses, MirroredReads):
-    """The same with the numbers of a mirror, for models whose host plans by the lengths of texts."""
+    """`Float64Uses` with the values of a mirror, for models that plan by text lengths on the host."""
 
 
 @pytest.fixture(autouse=True)

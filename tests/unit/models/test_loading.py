@@ -1,4 +1,4 @@
-"""`from_pretrained` in Python gives the errors of the command line, for every class of a family."""
+"""Errors of `from_pretrained` in Python, equal to those of the command line, for every class of a family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretrained weights stored in half precision are trained in float32."""
+"""Training in float32 of pretrained weights that are stored in half precision."""
 
 from __future__ import annotations
 

@@ -76,14 +76,14 @@ def test_a_forced_depth_temporarily_overrides_the_configuration():
     assert run(model)[0].updates.max() == 4
 
 
-def test_recall_changes_what_is_computed_and_nothing_that_is_saved():
+def test_recall_changes_outputs_and_no_saved_weight():
     plain, recalling = build_tagger(recall=False), build_tagger(recall=True)
     assert plain.state_dict().keys() == recalling.state_dict().keys()
     assert not torch.allclose(run(plain)[0].logits, run(recalling)[0].logits)
 
 
 @pytest.mark.parametrize("depth", [0, 6])
-def test_a_fixed_depth_above_the_cap_is_refused(depth):
+def test_a_fixed_depth_below_one_or_above_the_cap_is_refused(depth):
     with pytest.raises(ConfigError, match=f"fixed_depth={depth} must lie between 1 and num_hidden_layers=5"):
         build_tagger(fixed_depth=depth)
 

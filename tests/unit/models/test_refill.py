@@ -117,7 +117,7 @@ def test_a_rule_gets_the_step_of_every_row(num_slots: int | None) -> None:
 
 
 class QueueStepper:
-    """Rows that say their number and how often they ran, and halt at given steps; `ran` has who was in each step."""
+    """Stepper whose logits are row numbers and step counts, with given exits; `ran` lists the rows of each step."""
 
     width, computed = 1, None
 

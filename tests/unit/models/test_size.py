@@ -1,4 +1,4 @@
-"""Models and batches that exceed the memory are refused with their parts, at no noticeable cost."""
+"""Models and batches beyond the memory: refused with their parts, at no noticeable cost."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_row_without_tokens_changes_no_other_row():
     assert outputs.logits.isfinite().all()
 
 
-def test_padding_on_the_left_is_kept():
+def test_leaving_with_left_padding_changes_no_prediction():
     model, batch = small_ponder(), padded_batch((12, 8, 8, 8))
     left_padded = {
         name: torch.stack([row.roll(12 - n) for row, n in zip(value, (12, 8, 8, 8), strict=True)])

@@ -20,7 +20,7 @@ MASK = (DOCUMENTS >= 0).long()
 
 
 @pytest.mark.parametrize(("kind", "attention"), quick_one_in(7, product(KINDS, ["eager", "sdpa"])))
-def test_a_document_is_read_as_a_row_of_its_own(kind: str, attention: str) -> None:
+def test_a_document_equals_a_separate_row(kind: str, attention: str) -> None:
     model = build_looped(**KINDS[kind])
     model.set_attn_implementation(attention)
     packed = model(ROW, MASK, documents=DOCUMENTS, run_all_steps=True)

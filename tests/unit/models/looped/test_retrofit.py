@@ -214,7 +214,7 @@ def test_a_saved_rule_is_replaced_only_on_request(tmp_path: Path) -> None:
     assert load_model(str(tmp_path), LoopedForCausalLM, model_settings, []).config.exit_rule == "margin:0.1"
 
 
-def test_a_model_with_more_words_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+def test_a_model_with_a_resized_vocabulary_is_loaded_unchanged(tmp_path: Path) -> None:
     model = retrofit(build_decoder("llama"), prelude=1, core=2, coda=1, num_loops=2)
     model.resize_token_embeddings(PIECES + 5)
     model.save_pretrained(tmp_path)
