@@ -85,8 +85,8 @@ class PlainModel:
             )
             losses = [F.softplus(-causal[t] if t in best else causal[t]) for t in candidates]
             row.choice_losses.append(sum(losses) / max(len(candidates), 1))
-            everyone = self.capacities[router] == 1 and (router == 0 or not self.leaves)
-            decided = [t for t in candidates if everyone or causal[t] + self.bias > 0]
+            selects_all = self.capacities[router] == 1 and (router == 0 or not self.leaves)
+            decided = [t for t in candidates if selects_all or causal[t] + self.bias > 0]
             selected = sorted(best) if largest else decided
             gates = [self.gate_scale * torch.sigmoid(scores[t]) for t in candidates]
         computed = self.run_part(start, stop, row.states, selected, memories)

@@ -113,8 +113,8 @@ def test_far_from_the_target_only_the_bias_moves(depth, error):
     assert controller.compute_bias_shift(0.5).item() == 0.0, "nothing has been measured"
     advance(controller, depth, 0.5)
     assert controller.compute_bias_shift(0.5).item() == pytest.approx(BIAS_GAIN * error)
-    near = 0.0 if error else (depth - 3.0) / 6.0
-    assert controller.price(0.5).item() == pytest.approx((INTEGRAL + PROPORTIONAL) * near)
+    error_near_target = 0.0 if error else (depth - 3.0) / 6.0
+    assert controller.price(0.5).item() == pytest.approx((INTEGRAL + PROPORTIONAL) * error_near_target)
 
 
 def test_the_bias_is_constant_until_the_schedule_ends():

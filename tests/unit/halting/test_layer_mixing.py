@@ -28,8 +28,8 @@ def test_top_k_keeps_the_scores_and_gives_all_a_gradient():
 
 def test_restricting_to_layers_with_weight_changes_nothing():
     weights = layer_weights(SCORES, 3.0, cutoff=0.1)
-    again = layer_weights(SCORES, 3.0, cutoff=0.1, active=weights.nonzero().flatten().tolist())
-    torch.testing.assert_close(again, weights)
+    restricted = layer_weights(SCORES, 3.0, cutoff=0.1, active=weights.nonzero().flatten().tolist())
+    torch.testing.assert_close(restricted, weights)
 
 
 @pytest.mark.parametrize("options", [{}, {"cutoff": 0.1}, {"top_k": 2}, {"active": (1, 3)}])

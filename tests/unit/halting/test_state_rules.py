@@ -55,19 +55,19 @@ def test_half_precision_is_measured_in_float32():
 
 def test_rules_on_states_equal_their_definition():
     moves = compute_moves(draw_states())
-    near, turned, twice = (
+    distance_exits, acceleration_exits, consecutive_exits = (
         apply_rule(rule, None, None, None, moves).tolist()
         for rule in (Distance(0.3), Acceleration(0.4, 1), Acceleration(0.4))
     )
     for row, path in enumerate(moves.tolist()):
         small = [n for n, (distance, _) in enumerate(path, 1) if distance < 0.3]
         calm = [n for n, (_, turn) in enumerate(path, 1) if turn < 0.4]
-        assert near[row] == min([*small, 6])
-        assert turned[row] == min([*calm, 6])
-        assert twice[row] == min([*(n for n in calm if n - 1 in calm), 6])
-    assert len(set(near)) > 2
-    assert min(turned) >= 2
-    assert min(twice) >= 3
+        assert distance_exits[row] == min([*small, 6])
+        assert acceleration_exits[row] == min([*calm, 6])
+        assert consecutive_exits[row] == min([*(n for n in calm if n - 1 in calm), 6])
+    assert len(set(distance_exits)) > 2
+    assert min(acceleration_exits) >= 2
+    assert min(consecutive_exits) >= 3
 
 
 def test_acceleration_waits_for_two_consecutive_updates():

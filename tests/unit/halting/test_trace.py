@@ -44,9 +44,9 @@ def test_torch_traverses_a_trace():
 def test_torch_traverses_an_output_and_its_trace():
     torch.manual_seed(0)
     outputs = AlbertActModel(AlbertActConfig(**SHAPE)).eval()(torch.randint(5, 30, (2, 6)))
-    again = pytree.tree_map(lambda leaf: leaf, outputs)
-    assert isinstance(again.trace, DepthTrace)
-    assert torch.equal(again.updates, outputs.updates)
+    copied = pytree.tree_map(lambda leaf: leaf, outputs)
+    assert isinstance(copied.trace, DepthTrace)
+    assert torch.equal(copied.updates, outputs.updates)
 
 
 def test_halting_fields_of_an_output_are_those_of_its_trace():

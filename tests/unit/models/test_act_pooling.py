@@ -32,7 +32,7 @@ def test_the_mean_is_over_real_tokens():
                  for row, length in enumerate(LENGTHS)]  # fmt: skip
     torch.testing.assert_close(logits, torch.stack(by_hand))
     torch.testing.assert_close(logits, torch.stack(alone), atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(logits[0], model.classifier(states[0].mean(dim=0)), atol=1e-4), "padding would tell"
+    assert not torch.allclose(logits[0], model.classifier(states[0].mean(dim=0)), atol=1e-4), "padding changes the mean"
 
 
 @pytest.mark.parametrize("state_rule", ["single", "graves"])
@@ -54,9 +54,9 @@ def test_every_weight_is_trained_and_there_is_no_pooler(tmp_path):
     assert all(weight.grad is not None for weight in model.parameters())
     assert not any("pooler" in name for name, _ in model.named_parameters())
     model.save_pretrained(tmp_path)
-    again = AlbertActForSequenceClassification.from_pretrained(tmp_path).eval()
-    assert again.config.pooling == "mean"
-    torch.testing.assert_close(again(**padded_batch(LENGTHS)).logits, model(**padded_batch(LENGTHS)).logits)
+    loaded = AlbertActForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert loaded.config.pooling == "mean"
+    torch.testing.assert_close(loaded(**padded_batch(LENGTHS)).logits, model(**padded_batch(LENGTHS)).logits)
 
 
 @pytest.mark.parametrize("call", [{"exit_rule": "fixed:2"}, {"run_all_steps": True}])

@@ -38,8 +38,8 @@ def test_streamed_states_equal_the_hidden_states(base):
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
     expected = compute_hidden_states(model.model, batch)
     assert len(expected) == DEPTH + 1
-    whole = AutoModel.from_pretrained(base).eval()
-    encoder = whole.get_encoder() if whole.config.is_encoder_decoder else whole
+    reference = AutoModel.from_pretrained(base).eval()
+    encoder = reference.get_encoder() if reference.config.is_encoder_decoder else reference
     torch.testing.assert_close(expected, compute_hidden_states(encoder, batch))
     calls = count_calls(model)
     states = model.base_states(range(DEPTH + 1), **batch)
@@ -49,8 +49,8 @@ def test_streamed_states_equal_the_hidden_states(base):
         calls.clear()
         assert torch.equal(model.base_states([n], **batch)[n], expected[n])
         assert len(calls) == n, "deeper blocks ran"
-    again = model.base_states([1, DEPTH], **batch)
-    assert torch.equal(again[DEPTH], expected[DEPTH])
+    repeated = model.base_states([1, DEPTH], **batch)
+    assert torch.equal(repeated[DEPTH], expected[DEPTH])
     assert not any(block._forward_pre_hooks for block in find_blocks(model.model))
 
 

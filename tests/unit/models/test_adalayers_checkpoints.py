@@ -45,7 +45,7 @@ def test_a_loaded_head_finds_its_base(variant, auto, model_class, tmp_path):
         with torch.no_grad():  # as if trained
             next(model.model.parameters()).add_(0.1)
     model.save_pretrained(tmp_path / "head")
-    assert (tmp_path / "head" / "config.json").read_text().count(base) == 1, "only base_model names the place"
+    assert (tmp_path / "head" / "config.json").read_text().count(base) == 1, "only base_model names the folder"
     has_base = any(name.startswith("model.") for name in read_weight_names(tmp_path / "head"))
     assert has_base is not model.config.freeze_base_model
     loaded = auto.from_pretrained(tmp_path / "head")

@@ -125,8 +125,8 @@ def test_chunks_change_no_loss_and_no_gradient(logits, bias, monkeypatch):
     loss = chunked_cross_entropy(states, weight, offsets, targets)
     torch.testing.assert_close(loss, expected)
     gradients = zip(torch.autograd.grad(loss, inputs, above), torch.autograd.grad(expected, inputs, above), strict=True)
-    for mine, torch_s in gradients:
-        torch.testing.assert_close(mine, torch_s)
+    for actual, expected_gradient in gradients:
+        torch.testing.assert_close(actual, expected_gradient)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -69,7 +69,7 @@ def test_macs_of_tokens_that_leave():
     assert ragged[1:] == dense[1:]
     assert dense.executed == dense.dense
     padding = 6 * ENTRY
-    assert ragged.executed == ragged.adaptive + padding, "nothing ran but what the depths need"
+    assert ragged.executed == ragged.adaptive + padding, "only updates of running tokens were executed"
 
 
 def test_macs_of_staying_tokens_are_those_of_dense_execution():

@@ -40,8 +40,8 @@ def test_fused_dropout_and_sum_equals_both_steps():
         torch.manual_seed(1)
         value = total()
         results.append([value, *torch.autograd.grad(value.square().sum(), [state, change])])
-    for mine, expected in zip(*results, strict=True):
-        torch.testing.assert_close(mine, expected)
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -173,9 +173,9 @@ def test_macs_of_act_include_the_unit() -> None:
     with torch.no_grad():
         trace = wide(**batch).trace
     counted, expected = wide.price(trace), linear.price(trace)
-    more = (32 * 5 + 5) - 32
-    assert counted.adaptive - expected.adaptive == more * trace.updates.sum()
-    assert counted.executed - expected.executed == more * trace.executed.steps * trace.updates.numel()
+    extra_macs = (32 * 5 + 5) - 32
+    assert counted.adaptive - expected.adaptive == extra_macs * trace.updates.sum()
+    assert counted.executed - expected.executed == extra_macs * trace.executed.steps * trace.updates.numel()
     for model in (linear, wide):
         model.force_depth(3)  # the unit is not used
     assert wide.price(trace).adaptive == linear.price(trace).adaptive
@@ -250,8 +250,8 @@ def test_unsupported_uses_of_a_looped_model_are_refused_in_one_line(tmp_path: Pa
 
 
 def build_early_exit_with_unit(head: str, **fields: Any) -> Any:
-    model_class, more, _ = HEADS[head]
-    model = build_early_exit(model_class, exit_gate=True, halting_unit="movement", **{**more, **fields})
+    model_class, extra_fields, _ = HEADS[head]
+    model = build_early_exit(model_class, exit_gate=True, halting_unit="movement", **{**extra_fields, **fields})
     draw_unit(model.gate, bias=0.0, scale=0.1)
     return model
 
@@ -329,7 +329,7 @@ def test_other_families_save_and_load_a_unit(build: Callable[[], Any], tmp_path:
     new = type(model)(type(model.config).from_pretrained(tmp_path, halting_unit="movement:0.25"))
     unit = new.get_submodule("model.gate" if hasattr(new, "lm_head") else "gate")
     assert (unit.slope.item(), unit.bias.item()) == (0.25, 0.0)
-    assert unit.weights.weight.abs().max() > 0.1, "torch's own draw, not initializer_range=0.02"
+    assert unit.weights.weight.abs().max() > 0.1, "torch's initial weights, not initializer_range=0.02"
 
 
 @pytest.mark.parametrize(("command", "key"), [("loop_tiny", "gate"), ("exit_tiny", "exit_gate")])
@@ -375,7 +375,7 @@ def test_a_new_unit_has_the_weights_of_its_constructor(tmp_path: Path) -> None:
     for unit in units_of:
         assert (unit.slope.item(), unit.bias.item()) == (0.25, -2.0)
         largest = unit.weights.weight.abs().max().item()
-        assert 0.1 < largest <= 32**-0.5, "torch's own draw, not initializer_range=0.3"
+        assert 0.1 < largest <= 32**-0.5, "torch's initial weights, not initializer_range=0.3"
 
 
 def test_a_unit_that_is_not_installed_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -218,8 +218,8 @@ def test_a_subfolder_is_loaded_and_checked(folder: Path) -> None:
 def test_a_folder_with_a_missing_shard_is_refused(folder: Path) -> None:
     model = AlbertActForSequenceClassification.from_pretrained(folder)
     model.save_pretrained(folder.parent / "parts", max_shard_size="20KB")
-    first, *rest = sorted((folder.parent / "parts").glob("model-*.safetensors"))
-    assert rest
+    first, *shards = sorted((folder.parent / "parts").glob("model-*.safetensors"))
+    assert shards
     first.unlink()
     with pytest.raises(OSError, match=first.name):
         AlbertActForSequenceClassification.from_pretrained(folder.parent / "parts")

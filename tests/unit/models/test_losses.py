@@ -160,8 +160,8 @@ def test_rows_without_a_target_do_not_count_and_a_wrong_class_is_named(kind: str
     model, batch = build_model(kind, "classes", tmp_path), build_batch(kind)
     without = {name: values[:7] for name, values in batch.items()}
     torch.testing.assert_close(model(**without).loss, model(**batch).loss)
-    nothing = model(**batch | {"labels": torch.full((8,), -100)}).loss_parts
-    assert nothing["task"] == 0
+    losses_without_targets = model(**batch | {"labels": torch.full((8,), -100)}).loss_parts
+    assert losses_without_targets["task"] == 0
     with pytest.raises(DataError, match=r"labels: 3 is not a class of this model, which has 3 classes \(0 to 2\)"):
         model(**batch | {"labels": torch.full((8,), 3)})
 

@@ -191,7 +191,7 @@ def test_attentions_are_those_of_attention_blocks():
     for weights in second.attentions:
         assert weights.shape == (2, 2, 4, 8)
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 4))
-        assert not weights.triu(5).any(), "nothing behind the query"
+        assert not weights.triu(5).any(), "no key after the query"
     torch.testing.assert_close(second.logits, model(ids, memory=first.memory).logits, atol=1e-5, rtol=1e-5)
 
 
@@ -227,7 +227,7 @@ def test_the_inner_model_is_a_model(tmp_path):
     inner.save_pretrained(tmp_path / "inner")
     assert ParXLModel.from_pretrained(tmp_path / "inner").dtype == torch.float32
     torch.manual_seed(0)
-    assert ParXLModel(model.config).position_bias_u.std() > 0.1, "it draws its own weights when it stands alone"
+    assert ParXLModel(model.config).position_bias_u.std() > 0.1, "a model without a head initialises its weights"
     with pytest.raises(ConfigError, match=r"^architecture=None: ParXLModel needs a fixed architecture; ParXLSupernet"):
         build_supernet().model(ids)
 

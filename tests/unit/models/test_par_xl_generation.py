@@ -95,7 +95,7 @@ def test_a_cache_equals_a_memory(memory_length):
         assert cache.layers[0].keys.shape[2] <= memory_length
     assert cache.get_seq_length() == 12
     whole = model(ids).logits
-    assert (whole[:, -1] - cached.logits[:, -1]).abs().max() > 1e-2, "which is less than the whole text"
+    assert (whole[:, -1] - cached.logits[:, -1]).abs().max() > 1e-2, "the cache is shorter than the text"
 
 
 def test_with_the_same_length_for_all_a_short_memory_suffices_for_any_text():
@@ -125,7 +125,9 @@ def test_a_given_cache_is_used():
     for cache in (ParXLCache(model.config, memory_length=64), DynamicCache(), DynamicCache(config=model.config)):
         assert torch.equal(generate(model, prompt, past_key_values=cache), everything)
     none = build_network("sfs", **(FREE | {"memory_length": 0}))
-    assert torch.equal(generate(none, prompt), generate(none, prompt, use_cache=False)), "no memory: all is kept"
+    assert torch.equal(generate(none, prompt), generate(none, prompt, use_cache=False)), (
+        "without memory, the cache keeps all tokens"
+    )
 
 
 def test_a_text_continues_from_its_cache():

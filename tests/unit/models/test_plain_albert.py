@@ -19,12 +19,12 @@ def test_checkpoints_are_those_of_transformers(tmp_path):
     ours.save_pretrained(tmp_path / "ours")
     theirs = AlbertForSequenceClassification.from_pretrained(tmp_path / "ours").eval()
     theirs.save_pretrained(tmp_path / "theirs")
-    again = PlainAlbertForSequenceClassification.from_pretrained(tmp_path / "theirs").eval()
+    loaded = PlainAlbertForSequenceClassification.from_pretrained(tmp_path / "theirs").eval()
     batch = padded_batch()
     with torch.no_grad():
         expected = theirs(**batch).logits
         assert torch.equal(ours(**batch).logits, expected)
-        assert torch.equal(again(**batch).logits, expected)
+        assert torch.equal(loaded(**batch).logits, expected)
 
 
 def test_the_trace_is_full_depth():

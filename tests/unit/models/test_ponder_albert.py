@@ -452,5 +452,5 @@ def test_macs_equal_a_plain_loop():
         max_updates=6,
         execution=Execution(max(exits), tokens=torch.tensor(lengths)),
     )
-    assert model.price(exits_alone)[2:] == work[2:], "what exits cost can be told without running them"
+    assert model.price(exits_alone)[2:] == work[2:], "the compute of exits is known without running them"
     assert len(set(exits)) > 1

@@ -63,13 +63,13 @@ def test_macs_count_executed_steps():
     model = build_recurrent()
     output = model(inputs=draw_examples())
     work = model.price(output.trace)
-    once, per_step = 5 * 12, 12 * 12 + 12 * 3
+    per_example, per_step = 5 * 12, 12 * 12 + 12 * 3
     depth = output.exit_steps.sum().item()
-    assert work.executed.item() == work.adaptive.item() == 17 * once + depth * per_step
-    assert work.full.item() == 17 * (once + 6 * per_step)
-    assert work.dense.item() == 17 * (once + output.exit_steps.max().item() * per_step)
-    whole = model.price(model(inputs=draw_examples(), run_all_steps=True).trace)
-    assert (whole.executed, whole.dense, whole.adaptive) == (work.full, work.dense, work.adaptive)
+    assert work.executed.item() == work.adaptive.item() == 17 * per_example + depth * per_step
+    assert work.full.item() == 17 * (per_example + 6 * per_step)
+    assert work.dense.item() == 17 * (per_example + output.exit_steps.max().item() * per_step)
+    full_work = model.price(model(inputs=draw_examples(), run_all_steps=True).trace)
+    assert (full_work.executed, full_work.dense, full_work.adaptive) == (work.full, work.dense, work.adaptive)
 
 
 @pytest.mark.parametrize("cell", ["tanh", "gru"])

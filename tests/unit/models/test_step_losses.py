@@ -94,9 +94,9 @@ def select_targets(head: str, logits: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("trains", ["all", "exits"])
 def test_a_loss_of_early_exits_equals_a_plain_loop(head: str, training: bool, trains: str) -> None:
-    model_class, more, _ = HEADS[head]
+    model_class, extra_fields, _ = HEADS[head]
     fields = {"exit_layers": EXITS[:-1], "exit_weights": "competence:0.5", "exit_scale": 0.5, "exit_heads": "own"}
-    model = build_early_exit(model_class, trains=trains, **{**more, **fields})
+    model = build_early_exit(model_class, trains=trains, **{**extra_fields, **fields})
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -114,8 +114,8 @@ def test_a_loss_of_early_exits_equals_a_plain_loop(head: str, training: bool, tr
 
 @pytest.mark.parametrize("head", ["words", "texts"])
 def test_distillation_has_the_weights_of_the_losses(head: str) -> None:
-    model_class, more, _ = HEADS[head]
-    model = build_early_exit(model_class, exit_weights="competence:0.5", distillation=0.7, **more)
+    model_class, extra_fields, _ = HEADS[head]
+    model = build_early_exit(model_class, exit_weights="competence:0.5", distillation=0.7, **extra_fields)
     part = model(PADDED, attention_mask=MASK, labels=build_labels(head)).loss_parts["distillation"]
     options = {"attention_mask": MASK, "run_all_steps": True}
     with torch.no_grad():

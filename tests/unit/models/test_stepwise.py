@@ -52,7 +52,7 @@ def test_the_cases_exercise_many_exits():
     assert len(evaluate(small_ponder(), batch, "quantile:0.5").exit_steps.unique()) >= 3
     assert len(evaluate(small_multi_exit(num_labels=3), batch, "confidence:0.75").exit_steps.unique()) >= 3
     logits = evaluate(small_ponder(), batch, "quantile:0.5").logits
-    assert torch.cdist(logits, logits).add(torch.eye(8)).min() > 1e-3, "rows must be told apart by their predictions"
+    assert torch.cdist(logits, logits).add(torch.eye(8)).min() > 1e-3, "rows must have different predictions"
 
 
 @pytest.mark.parametrize(("make", "rule"), quick_one_in(4, CASES))

@@ -117,9 +117,9 @@ def test_a_head_in_another_order_predicts_the_same_names(kind, unit, tmp_path):
         expected, logits = theirs(**batch).logits, ours(**batch).logits
     torch.testing.assert_close(logits, expected[..., [2, 0, 1]])
     ours.save_pretrained(tmp_path / "saved")
-    again = HEADS[unit][0].from_pretrained(tmp_path / "saved").eval()
+    loaded = HEADS[unit][0].from_pretrained(tmp_path / "saved").eval()
     with torch.no_grad():
-        assert torch.equal(again(**batch).logits, logits), "a saved checkpoint has names and rows in one order"
+        assert torch.equal(loaded(**batch).logits, logits), "a saved checkpoint has names and rows in one order"
 
 
 def test_classes_without_names_are_reported(tmp_path, caplog):
@@ -316,5 +316,5 @@ def test_the_padding_token_of_the_tokenizer_is_saved(tmp_path):
     together, alone = pipeline(["a cat", "stop that now"]), [pipeline(text)[0] for text in ("a cat", "stop that now")]
     assert [answer.scores for answer in together] == [pytest.approx(answer.scores, abs=1e-5) for answer in alone]
     model.save_pretrained(tmp_path / "c")
-    again = StockForSequenceClassification.from_pretrained(tmp_path / "c")
-    assert again.config.pad_token_id == words.pad_token_id
+    loaded = StockForSequenceClassification.from_pretrained(tmp_path / "c")
+    assert loaded.config.pad_token_id == words.pad_token_id

@@ -34,9 +34,9 @@ def apply_plain_norm(states: Tensor, dim: int) -> Tensor:
 
 
 def apply_plain_swiglu(states: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
-    both = states @ weights[f"{name}.gate_up_proj.weight"].T
-    half = both.shape[-1] // 2
-    return (functional.silu(both[..., :half]) * both[..., half:]) @ weights[f"{name}.down_proj.weight"].T
+    projected = states @ weights[f"{name}.gate_up_proj.weight"].T
+    half = projected.shape[-1] // 2
+    return (functional.silu(projected[..., :half]) * projected[..., half:]) @ weights[f"{name}.down_proj.weight"].T
 
 
 def rotate_plainly(vectors: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def test_training_in_slots_equals_a_plain_loop(mixing: str) -> None:
             assert (target is None) == (gradient is None), name
             if target is not None:
                 torch.testing.assert_close(gradient, target, atol=1e-5, rtol=1e-3, msg=f"gradient of {name}")
-    assert 0 < replaced < 15, "some slots were refilled, and not all of them always"
+    assert 0 < replaced < 15, "some slots must be refilled, but not all of them in every step"
 
 
 def test_patience_is_that_of_the_whole_answer() -> None:
@@ -255,12 +255,12 @@ def test_exploration_only_delays_halting() -> None:
     """Check that a halting puzzle continues after step s with probability e (N - s) / (N - 1), never after N."""
     config = TrmConfig(num_steps=16, exploration=0.1)
     draws = torch.rand(200_000, 2, generator=torch.Generator().manual_seed(0))
-    sure = torch.ones(len(draws))
+    certain = torch.ones(len(draws))
     for step in (1, 5, 15, 16):
         steps = torch.full((len(draws),), step)
-        stayed = 1.0 - float(decide_halting(config, steps, sure, draws).float().mean())
+        stayed = 1.0 - float(decide_halting(config, steps, certain, draws).float().mean())
         assert stayed == pytest.approx(0.1 * (16 - step) / 15, abs=0.003)
-        unsure = decide_halting(config, steps, -sure, draws)
+        unsure = decide_halting(config, steps, -certain, draws)
         assert bool(unsure.all()) == (step == 16)
         assert bool(unsure.any()) == (step == 16)
 
@@ -312,11 +312,11 @@ def test_more_steps_than_in_training_are_supported() -> None:
     model = build_trm(num_steps=4).eval()
     cells, _ = draw_puzzles(3)
     with torch.no_grad():
-        few = model(input_ids=cells, run_all_steps=True).step_logits
+        step_logits = model(input_ids=cells, run_all_steps=True).step_logits
         model.config.num_steps = 7
-        many = model(input_ids=cells, run_all_steps=True).step_logits
-    assert many.shape[1] == 7
-    torch.testing.assert_close(many[:, :4], few)
+        more_step_logits = model(input_ids=cells, run_all_steps=True).step_logits
+    assert more_step_logits.shape[1] == 7
+    torch.testing.assert_close(more_step_logits[:, :4], step_logits)
 
 
 def test_invalid_inputs_and_settings_are_refused() -> None:

@@ -62,14 +62,14 @@ def test_a_loaded_model_equals_a_plain_loop(tmp_path: Path, kind: str, changes: 
     assert model.config.answer_layers == (arch["H_layers"] or None)
 
 
-def _wrap_lightning_checkpoint(weights: dict[str, Tensor], **more: Any) -> dict[str, Any]:
+def _wrap_lightning_checkpoint(weights: dict[str, Tensor], **entries: Any) -> dict[str, Any]:
     state = {f"model._orig_mod.model.inner.{name}": weight for name, weight in weights.items()}
     return {
         "state_dict": state,
         "epoch": 3,
         "pytorch-lightning_version": "2.5",
         "hyper_parameters": {"lr": 1e-4},
-        **more,
+        **entries,
     }
 
 

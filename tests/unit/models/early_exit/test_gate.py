@@ -22,8 +22,8 @@ from tests.unit.models.early_exit.early_exit_support import (
 
 
 def build(head: str, **fields: Any) -> Any:
-    model_class, more, _ = HEADS[head]
-    return build_early_exit(model_class, exit_gate=True, **{**more, **fields})
+    model_class, extra_fields, _ = HEADS[head]
+    return build_early_exit(model_class, exit_gate=True, **{**extra_fields, **fields})
 
 
 def collect(model: Any, head: str) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:

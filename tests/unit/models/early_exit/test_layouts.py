@@ -29,11 +29,11 @@ def test_full_depth_is_the_decoder_of_transformers(kind: str, is_tied: bool, tmp
     stock, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] | report["unexpected_keys"]
     check_close(model(IDS).logits, stock.eval()(IDS).logits)
-    again = add_exits(str(tmp_path))
-    assert torch.equal(again(IDS).logits, model(IDS).logits)
-    again = add_exits(str(tmp_path), exit_layers=[2])
+    loaded = add_exits(str(tmp_path))
+    assert torch.equal(loaded(IDS).logits, model(IDS).logits)
+    loaded = add_exits(str(tmp_path), exit_layers=[2])
     for rule in ("fixed:1", "margin:0.1"):
-        assert torch.equal(again(IDS, exit_rule=rule).logits, model(IDS, exit_rule=rule).logits)
+        assert torch.equal(loaded(IDS, exit_rule=rule).logits, model(IDS, exit_rule=rule).logits)
 
 
 @pytest.mark.parametrize("kind", quick_one_in(4, ("llama", "smollm3", "gemma2", "qwen3")))

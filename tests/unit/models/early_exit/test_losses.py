@@ -98,14 +98,14 @@ def compute_expected(model: Any, weights: list[float], temperature: float) -> tu
         logits, labels = [part[:, :-1] for part in logits], labels[:, 1:]
     has_label = labels >= 0
     targets, rows = labels[has_label], [part[has_label].double() for part in logits]
-    task = apart = 0.0
+    task = distillation = 0.0
     aim = (rows[-1] / temperature).softmax(dim=-1)
     for weight, row in zip(weights, rows, strict=True):
         for token, target in enumerate(targets):
             task -= weight * float(row[token].log_softmax(dim=-1)[target]) / len(targets)
             difference = (aim[token].log() - (row[token] / temperature).log_softmax(dim=-1)) * aim[token]
-            apart += weight * temperature**2 * float(difference.sum()) / len(targets)
-    return task, apart
+            distillation += weight * temperature**2 * float(difference.sum()) / len(targets)
+    return task, distillation
 
 
 @pytest.mark.parametrize(("head", "base"), quick_one_in(2, [
@@ -118,11 +118,11 @@ def test_a_loss_equals_a_sum_over_exits(head: Any, base: str) -> None:
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     part = "mlm" if head is MASKED else "task"
-    task, apart = compute_expected(model, exit_weights(model.config), 2.0)
+    task, distillation = compute_expected(model, exit_weights(model.config), 2.0)
     for training in (False, True):
         output = model.train(training)(PADDED, attention_mask=MASK, labels=build_labels(head))
         check_close(output.loss_parts[part], torch.tensor(task))
-        check_close(output.loss_parts["distillation"], torch.tensor(0.7 * apart))
+        check_close(output.loss_parts["distillation"], torch.tensor(0.7 * distillation))
         check_close(output.loss, sum(output.loss_parts.values()))
     counts = model.count_targets({"labels": build_labels(head)})
     halves = [model(PADDED[rows], attention_mask=MASK[rows], labels=build_labels(head)[rows], num_targets=counts).loss
@@ -192,11 +192,11 @@ def test_distributed_training_runs_layers_that_all_texts_skip(monkeypatch: pytes
         loss.backward()
         return loss, [weight.grad for weight in model.layers[-1].parameters()]
 
-    alone, nothing = compute_gradients()
+    alone, skipped_gradients = compute_gradients()
     monkeypatch.setenv("WORLD_SIZE", "2")
     loss, gradients = compute_gradients()
     assert torch.equal(loss, alone)
-    assert all(gradient is None for gradient in nothing)
+    assert all(gradient is None for gradient in skipped_gradients)
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
 
 

@@ -46,17 +46,17 @@ def compute_attention(
     width, outputs = query.shape[1] // heads, []
     for head in range(heads):
         of = head // (heads // shared)
-        mine = rotate(query[:, head * width : (head + 1) * width], theta, pairs)
-        theirs = rotate(key[:, of * width : (of + 1) * width], theta, pairs)
+        rotated_query = rotate(query[:, head * width : (head + 1) * width], theta, pairs)
+        rotated_keys = rotate(key[:, of * width : (of + 1) * width], theta, pairs)
         head_values = value[:, of * width : (of + 1) * width]
         rows = []
         for position in range(len(x)):
-            scores = (theirs[: position + 1] @ mine[position]) / math.sqrt(scale or width)
+            scores = (rotated_keys[: position + 1] @ rotated_query[position]) / math.sqrt(scale or width)
             scores = scores if cap is None else cap * torch.tanh(scores / cap)
             rows.append(scores.softmax(0) @ head_values[: position + 1])
         outputs.append(torch.stack(rows))
-    whole = torch.cat(outputs, dim=1)
-    return (whole if gate is None else whole * torch.sigmoid(x @ gate.T)) @ o.T
+    heads_output = torch.cat(outputs, dim=1)
+    return (heads_output if gate is None else heads_output * torch.sigmoid(x @ gate.T)) @ o.T
 
 
 def apply_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ def run_plain_retrofit(
     theta: float | list[float] = fields["rope_theta"]
     if fields.get("rope_scaling"):
         theta = scale_llama3_rates(fields["rope_theta"], wide, fields["rope_scaling"])
-    more: dict[str, Any] = {"scale": 256.0, "cap": 50.0} if kind == "gemma2" else {}
+    attention_options: dict[str, Any] = {"scale": 256.0, "cap": 50.0} if kind == "gemma2" else {}
 
     def norm(u: Tensor, name: str) -> Tensor:
         return apply_rms_norm(u, w[name + ".weight"] + float(kind == "gemma2"), eps)
@@ -170,9 +170,19 @@ def run_plain_retrofit(
     def attend(x: Tensor, p: str) -> Tensor:
         q, k, v = w[p + "attn.Wqkv.weight"].split([heads * wide, shared * wide, shared * wide])
         if kind == "olmo2":
-            more["norms"] = lambda u: norm(u, p + "attn.q_norm"), lambda u: norm(u, p + "attn.k_norm")
+            attention_options["norms"] = lambda u: norm(u, p + "attn.q_norm"), lambda u: norm(u, p + "attn.k_norm")
         return compute_attention(
-            x, x, q, k, v, w[p + "attn.proj.weight"], heads=heads, shared=shared, theta=theta, pairs=False, **more
+            x,
+            x,
+            q,
+            k,
+            v,
+            w[p + "attn.proj.weight"],
+            heads=heads,
+            shared=shared,
+            theta=theta,
+            pairs=False,
+            **attention_options,
         )
 
     def feed(x: Tensor, p: str) -> Tensor:

@@ -100,10 +100,10 @@ def test_a_batch_equals_its_rows_and_padding_changes_nothing(policy: str, attent
     short = model.generate(
         IDS[1:2, 2:], attention_mask=torch.ones(1, 7), max_new_tokens=3, cache_policy=policy, exit_rule="margin:0.05"
     )
-    both = model.generate(
+    generated = model.generate(
         padded[:, :13], attention_mask=mask, max_new_tokens=3, cache_policy=policy, exit_rule="margin:0.05"
     )
-    assert both[1, 13:].equal(short[0, 7:])
+    assert generated[1, 13:].equal(short[0, 7:])
 
 
 @pytest.mark.parametrize(("policy", "rule"), quick_one_in(5, product(EVERY_POLICY, RULES)))
@@ -145,19 +145,19 @@ def test_sampling_and_beam_search_equal_full_copies_of_the_cache(policy: str) ->
 def test_tokens_can_be_removed_from_the_cache(policy: str) -> None:
     model = build_looped(**KINDS["half way, from zeros, input added"])
     with torch.no_grad():
-        once = model(IDS, use_cache=True, cache_policy=policy, exit_rule="margin:0.1")
-        cache = once.past_key_values
+        output = model(IDS, use_cache=True, cache_policy=policy, exit_rule="margin:0.1")
+        cache = output.past_key_values
         model(IDS[:, :3], past_key_values=cache, exit_rule="margin:0.1")
         cache.crop(-3)
         assert cache.get_seq_length() == IDS.shape[1]
-        again = model(IDS[:, :1], past_key_values=cache, exit_rule="margin:0.1")
+        repeated = model(IDS[:, :1], past_key_values=cache, exit_rule="margin:0.1")
         fresh = model(IDS, use_cache=True, cache_policy=policy, exit_rule="margin:0.1").past_key_values
-        check_close(again.logits, model(IDS[:, :1], past_key_values=fresh, exit_rule="margin:0.1").logits)
+        check_close(repeated.logits, model(IDS[:, :1], past_key_values=fresh, exit_rule="margin:0.1").logits)
         cache.crop(-1)
         cache.batch_select_indices(torch.tensor([2, 0]))
         cache.batch_repeat_interleave(2)
-        few = model(IDS[[2, 2, 0, 0], :1], past_key_values=cache, exit_rule="margin:0.1")
-        check_close(few.logits, again.logits[[2, 2, 0, 0]])
+        selected = model(IDS[[2, 2, 0, 0], :1], past_key_values=cache, exit_rule="margin:0.1")
+        check_close(selected.logits, repeated.logits[[2, 2, 0, 0]])
         cache.reset()
         assert cache.get_seq_length() == 0
 
@@ -186,11 +186,11 @@ def test_run_all_steps_reads_all_loops() -> None:
 def test_exited_tokens_run_no_further_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_looped(**KINDS["ouro"])
     ran: list[int] = []
-    whole = Layers.forward
+    forward = Layers.forward
 
     def count_and_run(self: Any, states: Tensor, *args: Any) -> Tensor:
         ran.append(states.shape[0] * states.shape[1])
-        return whole(self, states, *args)
+        return forward(self, states, *args)
 
     monkeypatch.setattr(Layers, "forward", count_and_run)
     with torch.no_grad():
@@ -204,8 +204,8 @@ def test_exited_tokens_run_no_further_loops(monkeypatch: pytest.MonkeyPatch) -> 
         assert step.trace.executed.computed.queries.tolist() == ran
         model.generate(IDS, max_new_tokens=1, exit_rule="fixed:1", cache_policy="last")
         work = model.price(step.trace)
-        everybody = model.price(model(IDS[:, :1], use_cache=True, exit_rule="margin:0.05").trace)
-    assert work.executed < everybody.executed
+        full_work = model.price(model(IDS[:, :1], use_cache=True, exit_rule="margin:0.05").trace)
+    assert work.executed < full_work.executed
 
 
 def test_bytes_per_token_follow_the_policy() -> None:
@@ -219,15 +219,15 @@ def test_bytes_per_token_follow_the_policy() -> None:
         "first": 4,
         "ring:2": 1 + 2 * 2 + 1,
     }
-    for policy, many in num_entries.items():
-        assert bytes_per_token(model.config, policy) == many * one
+    for policy, number in num_entries.items():
+        assert bytes_per_token(model.config, policy) == number * one
         with torch.no_grad():
             cache = model(IDS, use_cache=True, cache_policy=policy, exit_rule="margin:0.05").past_key_values
         if policy == "all":
             num_bytes = sum(tensor.numel() * 4 for layer in cache.layers for tensor in (layer.keys, layer.values))
-            assert num_bytes == many * one * IDS.numel()
+            assert num_bytes == number * one * IDS.numel()
         else:
-            assert cache.bytes_per_token() == many * one
+            assert cache.bytes_per_token() == number * one
 
 
 def test_the_policy_of_the_configuration_is_the_default() -> None:

@@ -46,9 +46,9 @@ def test_changing_a_document_leaves_the_others_unchanged() -> None:
 
 def test_documents_have_separate_positions_and_no_cache() -> None:
     model = build_looped(**OURO)
-    for more in ({"position_ids": torch.arange(12).view(1, -1)}, {"use_cache": True}):
+    for options in ({"position_ids": torch.arange(12).view(1, -1)}, {"use_cache": True}):
         with pytest.raises(DataError, match="documents: cannot be combined with"):
-            model(ROW, documents=DOCUMENTS, **more)
+            model(ROW, documents=DOCUMENTS, **options)
 
 
 def build_labels() -> torch.Tensor:

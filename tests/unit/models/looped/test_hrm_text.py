@@ -116,8 +116,8 @@ def test_gradients_reach_the_cycles_trained_by_the_published_model(
     theirs(IDS, labels=IDS).loss.backward()
     ours(IDS, labels=IDS).loss.backward()
     pairs = [(ours.lm_head, theirs.lm_head), (ours.model.embed_tokens, theirs.model.embed_tokens)]
-    for mine, stack in ((ours.model.low, theirs.model.L_module), (ours.model.core, theirs.model.H_module)):
-        for layer, reference in zip(mine, stack.layers, strict=True):
+    for layers, stack in ((ours.model.low, theirs.model.L_module), (ours.model.core, theirs.model.H_module)):
+        for layer, reference in zip(layers, stack.layers, strict=True):
             pairs += [
                 (getattr(layer.self_attn, f"{part}_proj"), getattr(reference.self_attn, f"{part}_proj"))
                 for part in ("q", "k", "v", "o", "gate")
@@ -217,11 +217,11 @@ def test_transformers_keeps_its_own_classes(folder: Path, caplog: Any) -> None:
 def test_a_saved_model_is_in_our_format(ours: Any, tmp_path: Path) -> None:
     ours.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "looped"
-    for again in (LoopedForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)):
-        assert type(again) is LoopedForCausalLM
+    for loaded in (LoopedForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)):
+        assert type(loaded) is LoopedForCausalLM
         with torch.no_grad():
-            assert torch.equal(again(IDS, token_type_ids=PREFIX).logits, ours(IDS, token_type_ids=PREFIX).logits)
-        assert again.config.low_backprop == [2]
+            assert torch.equal(loaded(IDS, token_type_ids=PREFIX).logits, ours(IDS, token_type_ids=PREFIX).logits)
+        assert loaded.config.low_backprop == [2]
 
 
 def test_transformers_loads_the_published_layout(folder: Path, ours: Any, tmp_path: Path) -> None:

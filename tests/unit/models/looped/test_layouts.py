@@ -43,10 +43,10 @@ def check_round_trip(published: Path, layout: str, ignored: set[str]) -> None:
     for name, value in expected_fields.items():
         if name not in ignored:
             assert fields[name] == pytest.approx(value), name
-    again = LoopedForCausalLM.from_pretrained(written)
+    loaded = LoopedForCausalLM.from_pretrained(written)
     with torch.no_grad():
-        assert torch.equal(again(IDS).logits, model(IDS).logits)
-    assert again.config.exit_rule == model.config.exit_rule
+        assert torch.equal(loaded(IDS).logits, model(IDS).logits)
+    assert loaded.config.exit_rule == model.config.exit_rule
 
 
 def test_a_published_ouro_survives_a_round_trip(tmp_path: Path) -> None:
@@ -88,13 +88,13 @@ def test_a_written_model_is_loaded_bit_for_bit(layout: str, fields: dict[str, An
     model = build_looped(**fields)
     model.generation_config.eos_token_id = 7
     model.save_pretrained(tmp_path, layout=layout)
-    again = LoopedForCausalLM.from_pretrained(tmp_path)
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
-        assert torch.equal(again(IDS).logits, model(IDS).logits)
-        for mine, other in ((model, again), (again, model)):
-            steps = [network(IDS, exit_rule="fixed:1", num_loops=5).logits for network in (mine, other)]
+        assert torch.equal(loaded(IDS).logits, model(IDS).logits)
+        for source, target in ((model, loaded), (loaded, model)):
+            steps = [network(IDS, exit_rule="fixed:1", num_loops=5).logits for network in (source, target)]
             assert torch.equal(*steps)
-    assert again.generation_config.eos_token_id == 7
+    assert loaded.generation_config.eos_token_id == 7
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors", "generation_config.json"}
 
 

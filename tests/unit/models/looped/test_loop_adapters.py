@@ -66,9 +66,9 @@ def test_changes_are_the_best_low_rank_approximation() -> None:
         product = shared.mlp.up_proj
         check_close(product.weight, torch.stack(weights).mean(0))
         for loop in range(3):
-            rest = weights[loop] - product.weight - product.loop_b[loop] @ product.loop_a[loop]
+            error = weights[loop] - product.weight - product.loop_b[loop] @ product.loop_a[loop]
             left_out = torch.linalg.svdvals(weights[loop] - product.weight)[4:]
-            torch.testing.assert_close(rest.square().sum(), left_out.square().sum())
+            torch.testing.assert_close(error.square().sum(), left_out.square().sum())
 
 
 def test_without_changes_all_loops_are_the_same() -> None:
@@ -87,10 +87,10 @@ def test_without_changes_all_loops_are_the_same() -> None:
 def test_adapters_are_saved_and_later_loops_have_the_last_change(tmp_path: Path) -> None:
     looped = draw_changes(retrofit(build_decoder(), prelude=1, core=2, coda=1, num_loops=2, loop_lora_rank=3))
     looped.save_pretrained(tmp_path)
-    again = LoopedForCausalLM.from_pretrained(tmp_path)
-    assert again.config.loop_lora_rank == 3
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config.loop_lora_rank == 3
     with torch.no_grad():
-        check_close(again(IDS, num_loops=4).logits, looped(IDS, num_loops=4).logits)
+        check_close(loaded(IDS, num_loops=4).logits, looped(IDS, num_loops=4).logits)
         longer = LoopedForCausalLM(LoopedConfig(**{**looped.config.to_dict(), "num_loops": 4})).eval()
         weights = looped.state_dict()
         for name in list(weights):

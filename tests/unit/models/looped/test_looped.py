@@ -62,10 +62,10 @@ def test_attention_implementations_agree(attention: str) -> None:
 
 def test_more_loops_begin_with_the_configured_ones() -> None:
     model = build_looped(**OURO)
-    many = model(IDS, num_loops=7, run_all_steps=True)
-    assert many.step_logits.shape == (3, LENGTH, 7, PIECES)
-    assert many.trace.max_updates == 7
-    check_close(many.step_logits[:, :, 3], model(IDS).logits)
+    longer = model(IDS, num_loops=7, run_all_steps=True)
+    assert longer.step_logits.shape == (3, LENGTH, 7, PIECES)
+    assert longer.trace.max_updates == 7
+    check_close(longer.step_logits[:, :, 3], model(IDS).logits)
 
 
 def test_hidden_states_are_before_and_after_every_loop() -> None:
@@ -364,9 +364,9 @@ def test_tied_embeddings_are_one_matrix(tmp_path: Path) -> None:
     model = build_looped(**OURO, tie_word_embeddings=True)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     model.save_pretrained(tmp_path)
-    again = LoopedForCausalLM.from_pretrained(tmp_path)
-    assert again.lm_head.weight is again.model.embed_tokens.weight
-    check_close(again(IDS).logits, model(IDS).logits)
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    check_close(loaded(IDS).logits, model(IDS).logits)
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,10 @@ def test_a_published_folder_survives_a_round_trip(tmp_path: Path) -> None:
 def test_a_written_model_predicts_at_the_fixed_exit(fields: dict[str, Any], loops: int, tmp_path: Path) -> None:
     model = build_looped(**fields)
     model.save_pretrained(tmp_path, layout="nanbeige")
-    again = LoopedForCausalLM.from_pretrained(tmp_path)
-    assert (again.config.num_loops, again.config.exit_rule) == (loops, None)
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path)
+    assert (loaded.config.num_loops, loaded.config.exit_rule) == (loops, None)
     with torch.no_grad():
-        assert torch.equal(again(SMALL_IDS).logits, model(SMALL_IDS).logits)
+        assert torch.equal(loaded(SMALL_IDS).logits, model(SMALL_IDS).logits)
 
 
 @pytest.mark.parametrize(

@@ -314,10 +314,10 @@ FULLY = {"core": 2, "num_loops": 3, "state_norm": "fed", "injection": "restart",
 @pytest.mark.parametrize("fields", [OURO | {"objective": "gate"}, DRAWN, FULLY], ids=["ouro", "drawn", "fully"])
 def test_recomputed_loops_have_the_same_gradients(fields: dict[str, Any]) -> None:
     gradients = []
-    for again in (False, True):
+    for recomputes in (False, True):
         model = build_looped(**fields).train()
         model.set_step(3, 10)
-        if again:
+        if recomputes:
             model.gradient_checkpointing_enable()
         applied = []
         model.model.core[0].register_forward_pre_hook(lambda *_, applied=applied: applied.append(1))
@@ -325,7 +325,7 @@ def test_recomputed_loops_have_the_same_gradients(fields: dict[str, Any]) -> Non
         forward = len(applied)
         loss.backward()
         gradients.append({name: weight.grad for name, weight in model.named_parameters()})
-        assert len(applied) == forward * (2 if again else 1)
+        assert len(applied) == forward * (2 if recomputes else 1)
     for name, gradient in gradients[0].items():
         assert (gradient is None) == (gradients[1][name] is None), name
         if gradient is not None:
@@ -335,17 +335,19 @@ def test_recomputed_loops_have_the_same_gradients(fields: dict[str, Any]) -> Non
 def test_stored_activations_grow_with_loops_not_with_layers() -> None:
     """Count the numbers stored by autograd: with recomputation, a loop adds a few states for any number of layers."""
 
-    def count_stored(layers: int, loops: int, *, again: bool) -> int:
+    def count_stored(layers: int, loops: int, *, recomputes: bool) -> int:
         model = build_looped(prelude=1, core=layers, num_loops=loops).train()
-        if again:
+        if recomputes:
             model.gradient_checkpointing_enable()
         numbers = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: numbers.append(t.numel()) or t, lambda t: t):
             model(IDS, labels=LABELS)
         return sum(numbers)
 
-    per_loop = {layers: count_stored(layers, 6, again=True) - count_stored(layers, 5, again=True) for layers in (1, 4)}
-    plain = count_stored(4, 6, again=False) - count_stored(4, 5, again=False)
+    per_loop = {
+        layers: count_stored(layers, 6, recomputes=True) - count_stored(layers, 5, recomputes=True) for layers in (1, 4)
+    }
+    plain = count_stored(4, 6, recomputes=False) - count_stored(4, 5, recomputes=False)
     assert per_loop[1] == per_loop[4]
     assert per_loop[4] < plain / 10
 
@@ -374,10 +376,12 @@ def test_least_activations_is_a_lower_bound(fields: dict[str, Any]) -> None:
         model(IDS, labels=LABELS)
     really = sum(tensor.untyped_storage().nbytes() // 4 for pointer, tensor in stored.items() if pointer not in weights)
     lengths = [LENGTH] * len(IDS)
-    least, again = (sum(model.least_activations(lengths, recomputed).values()) for recomputed in (False, True))
+    least, recomputed_least = (
+        sum(model.least_activations(lengths, recomputed).values()) for recomputed in (False, True)
+    )
     is_tight = not fields.keys() & {"train_loops", "backprop_loops"}
     assert (0.7 * really if is_tight else 0) < least <= really
-    assert again <= least
+    assert recomputed_least <= least
 
 
 def test_new_runs_put_the_leftover_on_the_last_loop_unlike_older_ones() -> None:

@@ -174,11 +174,11 @@ def test_a_saved_model_is_in_our_format(kind: str, request: pytest.FixtureReques
     model = LoopedForCausalLM.from_pretrained(request.getfixturevalue(kind))
     model.save_pretrained(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["model_type"] == "looped"
-    again = LoopedForCausalLM.from_pretrained(tmp_path / "saved")
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path / "saved")
     state = STATE if kind == "huginn" else None
     with torch.no_grad():
-        assert torch.equal(again(IDS, initial_state=state).logits, model(IDS, initial_state=state).logits)
-    assert again.config.exit_rule == model.config.exit_rule
+        assert torch.equal(loaded(IDS, initial_state=state).logits, model(IDS, initial_state=state).logits)
+    assert loaded.config.exit_rule == model.config.exit_rule
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_macs_of_a_rule_include_its_readouts(rule: str) -> None:
     layers = 1 + 2 * exit_step + (exit_step if predicts else 1)
     pairs = layers * compute_layer_macs(model.config)[1] * (LENGTH**2 - LENGTH * (LENGTH + 1) / 2)
     unseen = 3 * WIDTH * exit_step if "states" in parsed.reads else 0
-    again = WIDTH * 3 if predicts and exit_step < 4 else 0
-    assert counter.get_total_flops() == 2 * (macs + pairs - unseen + again)
+    last_readout = WIDTH * 3 if predicts and exit_step < 4 else 0
+    assert counter.get_total_flops() == 2 * (macs + pairs - unseen + last_readout)
 
 
 def test_a_prediction_counts_coda_and_head_of_its_token() -> None:

@@ -87,11 +87,11 @@ def test_layers_keep_their_attention_windows() -> None:
 def test_a_retrofit_is_saved_and_loaded_in_our_format(tmp_path: Path) -> None:
     looped = retrofit(build_decoder("qwen3"), prelude=1, core=2, coda=1, num_loops=3, injection="linear", gate=True)
     looped.save_pretrained(tmp_path)
-    again = LoopedForCausalLM.from_pretrained(tmp_path)
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
-        check_close(again(IDS).logits, looped(IDS).logits)
-        check_close(again(IDS, exit_rule="quantile:0.5").logits, looped(IDS, exit_rule="quantile:0.5").logits)
-    assert again.config.base_config.model_type == "qwen3"
+        check_close(loaded(IDS).logits, looped(IDS).logits)
+        check_close(loaded(IDS, exit_rule="quantile:0.5").logits, looped(IDS, exit_rule="quantile:0.5").logits)
+    assert loaded.config.base_config.model_type == "qwen3"
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -125,8 +125,8 @@ def test_rows_of_a_cache_can_be_selected_and_repeated(name: str) -> None:
         check_close(logits, expected[order, 6:])
     past = decode(model, [6])[2].past_key_values
     past.batch_repeat_interleave(2)
-    twice = torch.tensor([0, 0, 1, 1, 2, 2])
-    check_close(decode(model, [4], past, 6, twice)[0], expected[twice, 6:])
+    repeated_rows = torch.tensor([0, 0, 1, 1, 2, 2])
+    check_close(decode(model, [4], past, 6, repeated_rows)[0], expected[repeated_rows, 6:])
 
 
 def test_a_reset_cache_equals_a_new_one() -> None:
@@ -241,11 +241,11 @@ def test_pairs_count_the_keys_that_are_read(name: str) -> None:
     """Allow some computed pairs more than visible ones, because rows are rectangles."""
     model = get_model(name)
     trace = model(IDS[:1]).trace
-    ran, everyone = trace.iterations_run[0], torch.ones(LENGTH, dtype=torch.bool)
+    ran, all_tokens = trace.iterations_run[0], torch.ones(LENGTH, dtype=torch.bool)
     for span, pairs in zip(model.config.spans, trace.execution.computed.pairs, strict=True):
-        queries = everyone if span.router is None else ran[:, span.router]
-        source = {"selected": queries, "all": everyone, "first": ran[:, 0]}[model.config.keys_and_values]
-        keys = everyone if span.router is None else source
+        queries = all_tokens if span.router is None else ran[:, span.router]
+        source = {"selected": queries, "all": all_tokens, "first": ran[:, 0]}[model.config.keys_and_values]
+        keys = all_tokens if span.router is None else source
         seen = int((keys.cumsum(0) * queries).sum())
         assert seen <= int(pairs) <= int(queries.sum()) * int(keys.sum())
         if model.config.keys_and_values == "selected":
