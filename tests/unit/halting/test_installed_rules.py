@@ -93,7 +93,7 @@ def compute_depths(rule: str, **changes: object) -> tuple[torch.Tensor, torch.Te
 
 
 @pytest.mark.parametrize("execution", quick_one_in(2, ["dense", "ragged"]))
-def test_a_halting_rule_of_a_plug_in_sets_the_masses(rules_dir: Path, execution: str) -> None:
+def test_a_halting_rule_of_a_plugin_sets_the_masses(rules_dir: Path, execution: str) -> None:
     """Compare masses of half the remainder, 1 - 2^-n > 0.99 at n = 7, with the built-in rule, 1/2 + 1/2 at n = 2."""
     with package_on_path(rules_dir, "own-rules", HALTING):
         updates, masses = compute_depths("shares", execution=execution)
@@ -130,7 +130,7 @@ def test_a_memory_of_a_wrong_shape_is_refused_before_the_evaluation(rules_dir: P
         assert torch.equal(torch.get_rng_state(), before), "a rule that draws its memory draws the same in a run"
 
 
-def test_exit_rules_are_refused_with_a_halting_rule_of_a_plug_in(rules_dir: Path) -> None:
+def test_exit_rules_are_refused_with_a_halting_rule_of_a_plugin(rules_dir: Path) -> None:
     """Check that they are refused before an evaluation and that the last screen prints no command with them."""
     config = configured("act_hops")
     with package_on_path(rules_dir, "own-rules", HALTING):
@@ -150,7 +150,7 @@ def test_the_help_lists_the_plug_ins_of_a_package(rules_dir: Path) -> None:
         assert "  own-rules: exit rules odd, halting rules shares\n" in format_usage(list_config_folders())
 
 
-def test_an_exit_rule_of_a_plug_in_is_parsed_applied_and_listed(rules_dir: Path) -> None:
+def test_an_exit_rule_of_a_plugin_is_parsed_applied_and_listed(rules_dir: Path) -> None:
     with package_on_path(rules_dir, "own-rules", EXITS):
         rule = exit_rules.parse_rule("odd:3")
         assert rule.label == "odd:3"
@@ -166,7 +166,7 @@ def test_an_exit_rule_of_a_plug_in_is_parsed_applied_and_listed(rules_dir: Path)
     (rules.GROUP, "shares", "own_rules:NoDefault", "its parameter power must be an int or a float with a default"),
     (exit_rules.GROUP, "odd", "own_rules:Shares", "a dataclass that extends adadepth.halting.exit_decisions.ExitRule"),
 ])  # fmt: skip
-def test_an_invalid_plug_in_is_refused_in_one_line(
+def test_an_invalid_plugin_is_refused_in_one_line(
     rules_dir: Path, group: str, name: str, entry_point: str, message: str
 ) -> None:
     with package_on_path(rules_dir, "own-rules", {group: {name: entry_point}}):
