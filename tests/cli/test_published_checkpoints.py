@@ -32,10 +32,10 @@ from tests.unit.models.looped.published_support import (
     NANBEIGE,
     OURO,
     build_hrm_text,
-    folder_of,
-    huginn_weights,
-    nanbeige_weights,
-    ouro_weights,
+    draw_huginn_weights,
+    draw_nanbeige_weights,
+    draw_ouro_weights,
+    write_folder,
 )
 from tests.unit.models.looped.retrofits_support import write_retrofit
 from tests.unit.models.trm_published_support import write_published
@@ -49,7 +49,7 @@ def write_ouro(folder: Path) -> None:
     """Write a folder as ByteDance/Ouro-1.4B."""
     config = OURO | {"model_type": "ouro", "architectures": ["OuroForCausalLM"],
                      "auto_map": {"AutoModelForCausalLM": "modeling_ouro.OuroForCausalLM"}}  # fmt: skip
-    folder_of(folder, config, ouro_weights())
+    write_folder(folder, config, draw_ouro_weights())
     write_tokenizer(folder)
 
 
@@ -57,7 +57,7 @@ def write_huginn(folder: Path) -> None:
     """Write a folder as tomg-group-umd/huginn-0125."""
     config = HUGINN | {"model_type": "huginn_raven", "architectures": ["RavenForCausalLM"],
                        "auto_map": {"AutoModelForCausalLM": "raven_modeling_minimal.RavenForCausalLM"}}  # fmt: skip
-    folder_of(folder, config, huginn_weights())
+    write_folder(folder, config, draw_huginn_weights())
     write_tokenizer(folder)
 
 
@@ -69,7 +69,7 @@ def write_hrm_text(folder: Path) -> None:
 
 def write_nanbeige(folder: Path) -> None:
     """Write a folder as Nanbeige/Nanbeige4.2-3B."""
-    folder_of(folder, NANBEIGE | {"bos_token_id": None}, nanbeige_weights())
+    write_folder(folder, NANBEIGE | {"bos_token_id": None}, draw_nanbeige_weights())
     write_tokenizer(folder)
 
 

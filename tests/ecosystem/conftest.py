@@ -1,4 +1,4 @@
-"""The marks that transformers' own tests bear; this project's suite is strict about marks."""
+"""Marks of transformers' own tests, declared because unknown marks are errors in this project."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The public model classes of every family, and what transformers' tests ask of them that they cannot have."""
+"""The public model classes of every family, and the tests of transformers that each of them skips, with reasons."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import adadepth
 from adadepth.models.albert.modeling import PlainAlbertModel
 from adadepth.models.par_xl.settings import ParXLFields
 from adadepth.models.stock_classifier.modeling import StockForSequenceClassification, StockForTokenClassification
-from tests.ecosystem.model_tests import BATCH, LENGTH, ModelCase, token_inputs
+from tests.ecosystem.model_tests import BATCH, LENGTH, ModelCase, draw_token_inputs
 from tests.models_support import SMALL
 
 TINY = SMALL | {"num_hidden_layers": 2}
-# Nobody has exited before the last step, as these tests expect of a model's depth, and nothing is drawn.
+# No example exits before the last step, as these tests expect of a model's depth, and nothing is random.
 LATE_EXIT = {"exit_rule": "quantile:0.9"}
 
 _STEPS = {
@@ -31,32 +31,32 @@ _NO_BARE_MODEL = {"test_load_with_mismatched_shapes": "it has no model without a
 PAR_XL = {name: value for name, value in TINY.items() if name in ParXLFields.__dataclass_fields__}
 
 
-def _words_and_mask(config: PreTrainedConfig) -> dict[str, Tensor]:
-    return {name: value for name, value in token_inputs(config).items() if name != "token_type_ids"}
+def _draw_ids_and_mask(config: PreTrainedConfig) -> dict[str, Tensor]:
+    return {name: value for name, value in draw_token_inputs(config).items() if name != "token_type_ids"}
 
 
-def _own(*names: str) -> Callable[[], Iterable[type]]:
+def _select_models(*names: str) -> Callable[[], Iterable[type]]:
     return lambda: [getattr(adadepth, name) for name in names]
 
 
-def _stock() -> Iterable[type]:
-    config = _stock_config()
+def _list_stock_models() -> Iterable[type]:
+    config = _build_stock_config()
     return [head.select_class(config) for head in (StockForSequenceClassification, StockForTokenClassification)]
 
 
-def _stock_config() -> transformers.PreTrainedConfig:
+def _build_stock_config() -> transformers.PreTrainedConfig:
     sizes = {name: size for name, size in TINY.items() if name != "embedding_size"}
     return transformers.BertConfig(**sizes)
 
 
-def _on_base() -> adadepth.AdaLayersConfig:
-    base = _stock_config()
+def _build_adalayers_config() -> adadepth.AdaLayersConfig:
+    base = _build_stock_config()
     head = {"project_dim": 16, "attention_heads_num": 2, "dim_feedforward": 16}
     return adadepth.AdaLayersConfig(base_config=base, base_saved=True, freeze_base_model=False, **head)
 
 
-def targets(model: type) -> dict[str, Tensor]:
-    """Labels of a batch for a head; empty for a model without one."""
+def build_targets(model: type) -> dict[str, Tensor]:
+    """Return labels of a batch for a head; empty for a model without one."""
     sequences, tokens = torch.tensor([0, 1, 1]), torch.ones(BATCH, LENGTH, dtype=torch.long)
     return {
         "ForSequenceClassification": {"labels": sequences},
@@ -71,26 +71,26 @@ def targets(model: type) -> dict[str, Tensor]:
     }.get(model.__name__[model.__name__.find("For") :], {})
 
 
-def _vectors(config: transformers.PreTrainedConfig) -> dict[str, Tensor]:
+def _draw_vectors(config: transformers.PreTrainedConfig) -> dict[str, Tensor]:
     return {"inputs": torch.randn(BATCH, config.input_size)}
 
 
-def _puzzles() -> adadepth.TrmConfig:
+def _build_trm_config() -> adadepth.TrmConfig:
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32, "cells": LENGTH, "prefix_length": 1}
     steps = {"cycles": 1, "reasoning_updates": 1, "num_steps": 2, "exit_rule": "fixed:2"}
     return adadepth.TrmConfig(vocab_size=TINY["vocab_size"], **sizes, **steps)
 
 
-def _cells(config: PreTrainedConfig) -> dict[str, Tensor]:
-    return {"input_ids": token_inputs(config)["input_ids"]}
+def _draw_cells(config: PreTrainedConfig) -> dict[str, Tensor]:
+    return {"input_ids": draw_token_inputs(config)["input_ids"]}
 
 
-def _looped() -> adadepth.LoopedConfig:
+def _build_looped_config() -> adadepth.LoopedConfig:
     sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
     return adadepth.LoopedConfig(**sizes, core=1, num_loops=2)
 
 
-def _early_exit(base: str = "llama") -> adadepth.EarlyExitConfig:
+def _build_early_exit_config(base: str = "llama") -> adadepth.EarlyExitConfig:
     sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
     return adadepth.EarlyExitConfig(base=base, **sizes, num_hidden_layers=2, exit_heads="own", pad_token_id=0)
 
@@ -101,12 +101,12 @@ _EARLY_EXIT = _NO_BARE_MODEL | {
 }
 
 
-def _routed() -> adadepth.RoutedConfig:
+def _build_routed_config() -> adadepth.RoutedConfig:
     sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
     return adadepth.RoutedConfig(**sizes, num_hidden_layers=2, recursions=2, prelude=1, pad_token_id=0)
 
 
-def _shape_of_routed(config: adadepth.RoutedConfig) -> PreTrainedConfig:
+def _get_routed_shape(config: adadepth.RoutedConfig) -> PreTrainedConfig:
     """Return the configuration of the network, with one hidden state before and after every span."""
     shape = copy.deepcopy(config.base_config)
     shape.expected_num_hidden_layers = 1 + len(config.spans)
@@ -117,7 +117,7 @@ CASES = [
     ModelCase(
         "AlbertAct",
         config=lambda: adadepth.AlbertActConfig(**TINY),
-        models=_own(
+        models=_select_models(
             "AlbertActModel",
             "AlbertActForPreTraining",
             "AlbertActForMaskedLM",
@@ -126,34 +126,34 @@ CASES = [
             "AlbertActForQuestionAnswering",
             "AlbertActForMultipleChoice",
         ),
-        inputs=token_inputs,
-        labels={"AlbertActForPreTraining": lambda: targets(adadepth.AlbertActForPreTraining)},
+        inputs=draw_token_inputs,
+        labels={"AlbertActForPreTraining": lambda: build_targets(adadepth.AlbertActForPreTraining)},
     ),
     ModelCase(
         "PonderAlbert",
         config=lambda: adadepth.PonderAlbertConfig(**TINY, **LATE_EXIT),
-        models=_own("PonderAlbertModel", "PonderAlbertForSequenceClassification"),
-        inputs=token_inputs,
+        models=_select_models("PonderAlbertModel", "PonderAlbertForSequenceClassification"),
+        inputs=draw_token_inputs,
         skipped=_STEPS,
     ),
     ModelCase(
         "MultiExitAlbert",
         config=lambda: adadepth.MultiExitAlbertConfig(**TINY, exit_rule="confidence:0.99"),
-        models=_own("MultiExitAlbertModel", "MultiExitAlbertForSequenceClassification"),
-        inputs=token_inputs,
+        models=_select_models("MultiExitAlbertModel", "MultiExitAlbertForSequenceClassification"),
+        inputs=draw_token_inputs,
         skipped=_STEPS,
     ),
     ModelCase(
         "PlainAlbert",
         config=lambda: transformers.AlbertConfig(**TINY),
         models=lambda: [PlainAlbertModel, adadepth.PlainAlbertForSequenceClassification],
-        inputs=token_inputs,
+        inputs=draw_token_inputs,
     ),
     ModelCase(
         "StockClassifier",
-        config=_stock_config,
-        models=_stock,
-        inputs=token_inputs,
+        config=_build_stock_config,
+        models=_list_stock_models,
+        inputs=draw_token_inputs,
         skipped=dict.fromkeys(
             (
                 "test_base_model_prefix_loads_base_weights",
@@ -164,9 +164,9 @@ CASES = [
     ),
     ModelCase(
         "AdaLayers",
-        config=_on_base,
-        models=_own("AdaLayersForSequenceClassification", "AdaLayersForTokenClassification"),
-        inputs=token_inputs,
+        config=_build_adalayers_config,
+        models=_select_models("AdaLayersForSequenceClassification", "AdaLayersForTokenClassification"),
+        inputs=draw_token_inputs,
         skipped={
             **_NO_BARE_MODEL,
             "test_correct_missing_keys": "a bare base is no checkpoint of Adalayers: `from_base` makes a head on it",
@@ -176,8 +176,8 @@ CASES = [
     ModelCase(
         "PonderRnn",
         config=lambda: adadepth.PonderRnnConfig(hidden_size=32, input_size=8, num_steps=2, **LATE_EXIT),
-        models=_own("PonderRnnForClassification"),
-        inputs=_vectors,
+        models=_select_models("PonderRnnForClassification"),
+        inputs=_draw_vectors,
         skipped=_STEPS
         | _NO_BARE_MODEL
         | {
@@ -189,10 +189,10 @@ CASES = [
     ),
     ModelCase(
         "Trm",
-        config=_puzzles,
-        models=_own("TrmForPuzzles"),
-        inputs=_cells,
-        labels={"TrmForPuzzles": lambda: targets(adadepth.TrmForPuzzles)},
+        config=_build_trm_config,
+        models=_select_models("TrmForPuzzles"),
+        inputs=_draw_cells,
+        labels={"TrmForPuzzles": lambda: build_targets(adadepth.TrmForPuzzles)},
         skipped=_NO_BARE_MODEL
         | {
             "test_init_weights_can_init_buffers": "the states before the first step are drawn buffers, as published",
@@ -205,19 +205,21 @@ CASES = [
     ),
     ModelCase(
         "Looped",
-        config=_looped,
-        models=_own(
+        config=_build_looped_config,
+        models=_select_models(
             "LoopedModel", "LoopedForCausalLM", "LoopedForSequenceClassification", "LoopedForTokenClassification"
         ),
-        inputs=_words_and_mask,
+        inputs=_draw_ids_and_mask,
         skipped={"test_generation_tester_mixin_inheritance": _NO_GENERATION + "looped/test_looped.py has some"},
         attributes={"has_attentions": False},
     ),
     ModelCase(
         "EarlyExit",
-        config=_early_exit,
-        models=_own("EarlyExitForCausalLM", "EarlyExitForSequenceClassification", "EarlyExitForTokenClassification"),
-        inputs=_words_and_mask,
+        config=_build_early_exit_config,
+        models=_select_models(
+            "EarlyExitForCausalLM", "EarlyExitForSequenceClassification", "EarlyExitForTokenClassification"
+        ),
+        inputs=_draw_ids_and_mask,
         skipped=_EARLY_EXIT
         | {"test_generation_tester_mixin_inheritance": _NO_GENERATION + "early_exit/test_early_exit.py has some"},
         attributes={"has_attentions": False},
@@ -225,19 +227,19 @@ CASES = [
     ),
     ModelCase(
         "Routed",
-        config=_routed,
-        models=_own("RoutedForCausalLM", "RoutedForTokenClassification"),
-        inputs=_words_and_mask,
+        config=_build_routed_config,
+        models=_select_models("RoutedForCausalLM", "RoutedForTokenClassification"),
+        inputs=_draw_ids_and_mask,
         skipped=_EARLY_EXIT
         | {"test_generation_tester_mixin_inheritance": _NO_GENERATION + "routed/test_generation.py has some"},
         attributes={"has_attentions": False},
-        shape=_shape_of_routed,
+        shape=_get_routed_shape,
     ),
     ModelCase(
         "EarlyExitMasked",
-        config=lambda: _early_exit("bert"),
-        models=_own("EarlyExitForMaskedLM"),
-        inputs=token_inputs,
+        config=lambda: _build_early_exit_config("bert"),
+        models=_select_models("EarlyExitForMaskedLM"),
+        inputs=draw_token_inputs,
         skipped=_EARLY_EXIT,
         attributes={"has_attentions": False},
         shape=lambda config: config.base_config,
@@ -245,8 +247,8 @@ CASES = [
     ModelCase(
         "ParXL",
         config=lambda: adadepth.ParXLConfig(**PAR_XL, architecture="ss"),
-        models=_own("ParXLForCausalLM", "ParXLModel"),
-        inputs=_words_and_mask,
+        models=_select_models("ParXLForCausalLM", "ParXLModel"),
+        inputs=_draw_ids_and_mask,
         skipped={
             "test_generation_tester_mixin_inheritance": _NO_GENERATION + "test_par_xl_generation.py has some",
         },
@@ -254,8 +256,8 @@ CASES = [
     ModelCase(
         "ParXLSupernet",
         config=lambda: adadepth.ParXLConfig(**PAR_XL),
-        models=_own("ParXLSupernet"),
-        inputs=_words_and_mask,
-        labels={"ParXLSupernet": lambda: targets(adadepth.ParXLForCausalLM)},
+        models=_select_models("ParXLSupernet"),
+        inputs=_draw_ids_and_mask,
+        labels={"ParXLSupernet": lambda: build_targets(adadepth.ParXLForCausalLM)},
     ),
 ]

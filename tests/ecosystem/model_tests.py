@@ -1,7 +1,7 @@
-"""transformers' own tests of models, from its source distribution (`make model-tests`), and how they see a family.
+"""transformers' own tests of models, from its source distribution (`make model-tests`), and their view of a family.
 
 The distribution has `tests/test_modeling_common.py` and none of the folders beside it, so the mixins for generation and
-export, which it imports from there, are empty here. Nothing of the tests is changed.
+export, which it imports from there, are empty here. The tests are used unchanged.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class ModelCase:
     shape: Callable[[PreTrainedConfig], PreTrainedConfig] = lambda config: config
 
 
-def test_classes(cases: Iterable[ModelCase]) -> dict[str, type]:
-    """A test class for every case; where the sources are missing, one that says so."""
+def build_test_classes(cases: Iterable[ModelCase]) -> dict[str, type]:
+    """Return a test class for every case, or, without sources, a single one that skips with a reason."""
     if not SOURCES.is_dir():
         return {"TestSources": _Missing}
     common = _load_common()
-    return {f"{case.name}Test": _test_class(case, common) for case in cases}
+    return {f"{case.name}Test": _build_test_class(case, common) for case in cases}
 
 
 class _Missing:
@@ -83,7 +83,7 @@ class _Missing:
 
 
 class _Tester:
-    """What those tests call a model tester."""
+    """The model tester of those tests."""
 
     is_training, num_choices = True, 2
 
@@ -105,7 +105,7 @@ class _Tester:
         return config, self._case.inputs(config)
 
 
-def _test_class(case: ModelCase, common: ModuleType) -> type:
+def _build_test_class(case: ModelCase, common: ModuleType) -> type:
     mixin = common.ModelTesterMixin
 
     def setUp(self: Any) -> None:
@@ -118,33 +118,35 @@ def _test_class(case: ModelCase, common: ModuleType) -> type:
 
     members = {"setUp": setUp, "_prepare_for_class": prepare, "pytestmark": pytest.mark.slow, **case.attributes}
     for name, reason in {**_STRICT, **case.skipped}.items():
-        members[name] = unittest.skip(reason)(getattr(mixin, name))  # an attribute error: no such test any more
+        members[name] = unittest.skip(reason)(getattr(mixin, name))  # an AttributeError: the test no longer exists
     return type(f"{case.name}Test", (mixin, unittest.TestCase), members)
 
 
 def _load_common() -> ModuleType:
-    """`test_modeling_common`, which knows the names of the families' classes by kind of task."""
+    """Load `test_modeling_common` with the names of the families' classes by kind of task."""
     package = ModuleType(_PACKAGE)
     package.__path__ = [str(SOURCES)]
     sys.modules[_PACKAGE] = package
-    _stand_in(f"{_PACKAGE}.exporters.test_export", ExportTesterMixin=type("ExportTesterMixin", (), {}))
-    _stand_in(f"{_PACKAGE}.generation.test_utils", GenerationTesterMixin=type("GenerationTesterMixin", (), {}))
+    _install_module(f"{_PACKAGE}.exporters.test_export", ExportTesterMixin=type("ExportTesterMixin", (), {}))
+    _install_module(f"{_PACKAGE}.generation.test_utils", GenerationTesterMixin=type("GenerationTesterMixin", (), {}))
     if importlib.util.find_spec("parameterized") is None:
-        _stand_in("parameterized", parameterized=_Parameterized)
+        _install_module("parameterized", parameterized=_Parameterized)
     common = importlib.import_module(f"{_PACKAGE}.test_modeling_common")
     for kind, mapping in _MAPPINGS.items():
-        bare = {name: {"AutoModel": each.encoder} for name, each in families().items()}
-        importers = {name: {**bare[name], **each.heads, **each.auto}.get(kind) for name, each in families().items()}
-        own = {name: importer().__name__ for name, importer in importers.items() if importer is not None}
-        setattr(common, mapping, {**getattr(common, mapping), **own})
+        bare = {name: {"AutoModel": family.encoder} for name, family in families().items()}
+        importers = {
+            name: {**bare[name], **family.heads, **family.auto}.get(kind) for name, family in families().items()
+        }
+        class_names = {name: importer().__name__ for name, importer in importers.items() if importer is not None}
+        setattr(common, mapping, {**getattr(common, mapping), **class_names})
     return common
 
 
-def _stand_in(name: str, **members: Any) -> None:
-    """A module of these members, below packages that have none."""
+def _install_module(name: str, **members: Any) -> None:
+    """Install a module of these members, below packages that are created if missing."""
     parent = name.rpartition(".")[0]
     if parent and parent not in sys.modules:
-        _stand_in(parent)
+        _install_module(parent)
     module = ModuleType(name)
     module.__path__ = []
     vars(module).update(members)
@@ -161,20 +163,20 @@ class _Parameterized:
         def decorate(test: Callable[..., None]) -> None:
             for number, case in enumerate(cases):
                 values = case if isinstance(case, tuple) else (case,)
-                body[f"{test.__name__}_{number}_{values[0]}"] = _bound(test, values)
+                body[f"{test.__name__}_{number}_{values[0]}"] = _bind_values(test, values)
 
         return decorate
 
 
-def _bound(test: Callable[..., None], values: tuple[Any, ...]) -> Callable[[Any], None]:
+def _bind_values(test: Callable[..., None], values: tuple[Any, ...]) -> Callable[[Any], None]:
     def method(self: Any) -> None:
         test(self, *values)
 
     return method
 
 
-def token_inputs(config: PreTrainedConfig) -> dict[str, Tensor]:
-    """Ids, a mask with padding on the right of one row, and segments."""
+def draw_token_inputs(config: PreTrainedConfig) -> dict[str, Tensor]:
+    """Return ids, a mask with padding on the right of one row, and segments."""
     ids = torch.randint(5, config.vocab_size, (BATCH, LENGTH))
     mask = torch.ones_like(ids)
     mask[0, -2:] = 0

@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from tests.ecosystem.families_under_test import CASES, targets
+from tests.ecosystem.families_under_test import CASES, build_targets
 
 pytestmark = pytest.mark.slow
-# Those of Adalayers stop their base where the weights say, which no graph can follow.
+# Adalayers stops its base at a layer that depends on weights, which no graph can express.
 EXPORTED = [case for case in CASES if case.name != "AdaLayers"]
 MODELS = [pytest.param(case, model, id=model.__name__) for case in EXPORTED for model in case.models()]
 STEPPED = ("AlbertAct", "PonderAlbert", "MultiExitAlbert", "PonderRnn")
-# Their steppers count the rows of a batch, or their masks are gathered by row, and so fix them.
+# Their steppers count the rows of a batch, or gather masks by row, which fixes the number of rows.
 ONE_SIZE = {"PonderRnnForClassification", "RoutedForCausalLM", "RoutedForTokenClassification", "TrmForPuzzles"}
 LOGITS = ("logits", "prediction_logits", "start_logits", "last_hidden_state")
 
 
-def batch_of(case, model, config, rows):
+def draw_batch(case, model, config, rows):
     inputs = {name: value[:1].expand(rows, -1).clone() for name, value in case.inputs(config).items()}
     if "input_ids" in inputs:
         inputs["input_ids"] = torch.randint(5, config.vocab_size, inputs["input_ids"].shape)
@@ -25,23 +25,23 @@ def batch_of(case, model, config, rows):
 
 
 @pytest.mark.parametrize(("case", "model"), MODELS)
-def test_an_exported_model_predicts_as_eager_mode_does(case, model):
+def test_an_exported_model_predicts_as_eager_mode(case, model):
     config = case.config()
     if hasattr(config, "execution"):
         config.execution = "dense"
     eager = model(config).eval()
-    example = batch_of(case, model, config, rows=3)
+    example = draw_batch(case, model, config, rows=3)
     sizes = (3,) if model.__name__ in ONE_SIZE else (3, 5)
     rows = torch.export.Dim("rows", min=2, max=64) if len(sizes) > 1 else None
     program = torch.export.export(eager, (), example, dynamic_shapes={name: {0: rows} for name in example})
     for count in sizes:
-        batch = batch_of(case, model, config, count)
+        batch = draw_batch(case, model, config, count)
         with torch.no_grad():
-            wanted, found = eager(**batch), program.module()(**batch)
-        name = next(name for name in LOGITS if name in wanted)
-        torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-5)
-        if "trace" in wanted:
-            assert torch.equal(found["trace"].updates, wanted.trace.updates)
+            expected, exported = eager(**batch), program.module()(**batch)
+        name = next(name for name in LOGITS if name in expected)
+        torch.testing.assert_close(exported[name], expected[name], rtol=1e-5, atol=1e-5)
+        if "trace" in expected:
+            assert torch.equal(exported["trace"].updates, expected.trace.updates)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_an_exported_model_predicts_as_eager_mode_does(case, model):
         for case in CASES
         if case.name in STEPPED
         for head in case.models()
-        if targets(head)
+        if build_targets(head)
     ],
 )
 def test_a_training_pass_is_one_graph_with_the_loss_of_eager_mode(case, head):
@@ -60,7 +60,7 @@ def test_a_training_pass_is_one_graph_with_the_loss_of_eager_mode(case, head):
         if hasattr(config, name):
             setattr(config, name, 0.0)
     model = head(config).train()
-    batch = batch_of(case, head, config, rows=3) | targets(head)
+    batch = draw_batch(case, head, config, rows=3) | build_targets(head)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True)(**batch)
     torch.testing.assert_close(compiled.loss, model(**batch).loss, rtol=1e-5, atol=1e-6)

@@ -27,7 +27,7 @@ _OWN_CACHE = {**_LOOPS, "cache_policy": "frozen", "exit_rule": "margin:0.001"}
 BATCH, LENGTH = 3, 7
 
 
-def _mixin(folder: str) -> Any:
+def _load_mixin(folder: str) -> Any:
     if "parameterized" not in sys.modules and importlib.util.find_spec("parameterized") is None:
         stand_in = ModuleType("parameterized")
         vars(stand_in)["parameterized"] = _Parameterized
@@ -39,7 +39,7 @@ def _mixin(folder: str) -> Any:
 
 
 class _Tester:
-    """What those tests call a model tester."""
+    """The model tester of those tests."""
 
     def __init__(self, config_class: type, fields: dict[str, Any]) -> None:
         self._config_class, self._fields = config_class, fields
@@ -49,7 +49,7 @@ class _Tester:
         sizes = {"vocab_size": 99, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 37}
         tokens = {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1}
         config = self._config_class(**sizes, **tokens, **self._fields)
-        config.use_cache = True  # by which those tests see that there is a cache; generate's own default is the same
+        config.use_cache = True  # those tests read it to see whether there is a cache; generate's default is the same
         return config
 
     def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, Any]]:
@@ -57,7 +57,7 @@ class _Tester:
         return self.get_config(), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def _case(name: str, model_class: Any, fields: dict[str, Any], skipped: dict[str, str]) -> type:
+def _build_test_class(name: str, model_class: Any, fields: dict[str, Any], skipped: dict[str, str]) -> type:
     if _FOLDER is None:
         return _Missing
 
@@ -65,7 +65,7 @@ def _case(name: str, model_class: Any, fields: dict[str, Any], skipped: dict[str
         self.all_generative_model_classes = self.all_model_classes = (model_class,)
         self.model_tester = _Tester(model_class.config_class, fields)
 
-    mixin = _mixin(_FOLDER)
+    mixin = _load_mixin(_FOLDER)
     members: dict[str, Any] = {"setUp": setUp, "pytestmark": pytest.mark.slow, "has_attentions": False}
     for test, reason in skipped.items():
         members[test] = unittest.skip(reason)(getattr(mixin, test))
@@ -98,10 +98,10 @@ _OTHER_FORMAT = dict.fromkeys(
 )
 
 _LOOPED, _EXITS = adadepth.LoopedForCausalLM, adadepth.EarlyExitForCausalLM
-TestAll = _case("TestAll", _LOOPED, _LOOPS, _LATER)
-TestFrozen = _case("TestFrozen", _LOOPED, _OWN_CACHE, {**_LATER, **_OTHER_FORMAT})
-TestMean = _case("TestMean", _LOOPED, {**_OWN_CACHE, "cache_policy": "mean"}, {**_LATER, **_OTHER_FORMAT})
-TestEarlyExit = _case("TestEarlyExit", _EXITS, {"num_hidden_layers": 2}, _LATER)
-TestEarlyExitMargin = _case(
+TestAll = _build_test_class("TestAll", _LOOPED, _LOOPS, _LATER)
+TestFrozen = _build_test_class("TestFrozen", _LOOPED, _OWN_CACHE, {**_LATER, **_OTHER_FORMAT})
+TestMean = _build_test_class("TestMean", _LOOPED, {**_OWN_CACHE, "cache_policy": "mean"}, {**_LATER, **_OTHER_FORMAT})
+TestEarlyExit = _build_test_class("TestEarlyExit", _EXITS, {"num_hidden_layers": 2}, _LATER)
+TestEarlyExitMargin = _build_test_class(
     "TestEarlyExitMargin", _EXITS, {"num_hidden_layers": 3, "exit_heads": "own", "exit_rule": "margin:0.001"}, _LATER
 )

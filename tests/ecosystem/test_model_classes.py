@@ -1,10 +1,10 @@
-"""Every public model class passes transformers' own tests of models."""
+"""transformers' own tests of models on every public model class."""
 
 import pytest
 
 from tests.ecosystem.families_under_test import CASES
-from tests.ecosystem.model_tests import test_classes
+from tests.ecosystem.model_tests import build_test_classes
 
 pytestmark = pytest.mark.slow
-globals().update(test_classes(CASES))
-del test_classes
+globals().update(build_test_classes(CASES))
+del build_test_classes

@@ -1,20 +1,20 @@
-"""LoRA of PEFT trains adapters on the families, merges them, and reads them back."""
+"""Low-rank adapters of PEFT on the families: training, merging and loading."""
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from adadepth import LoopedForCausalLM
-from tests.ecosystem.families_under_test import CASES, targets
+from tests.ecosystem.families_under_test import CASES, build_targets
 from tests.models_support import MOVING
-from tests.unit.models.looped.looped_support import small
-from tests.unit.models.looped.plain_looped import plain_nanbeige
-from tests.unit.models.looped.published_support import NANBEIGE, PIECES, folder_of, nanbeige_weights
-from tests.unit.models.routed.routed_support import small as routed
+from tests.unit.models.looped.looped_support import build_looped
+from tests.unit.models.looped.plain_looped import run_plain_nanbeige
+from tests.unit.models.looped.published_support import NANBEIGE, PIECES, draw_nanbeige_weights, write_folder
+from tests.unit.models.routed.routed_support import build_routed
 
 pytestmark = pytest.mark.slow
 _ALBERT, _LLAMA = ("albert_layer", ["query", "value"]), ("layers", ["q_proj", "v_proj"])
-# Task of PEFT, a part of the names of frozen weights, and the matrices that get an adapter.
+# Task of PEFT, a part of the names of frozen weights, and the matrices with adapters.
 ADAPTED = {
     "AlbertActForSequenceClassification": ("SEQ_CLS", *_ALBERT),
     "AlbertActForTokenClassification": ("TOKEN_CLS", *_ALBERT),
@@ -29,7 +29,7 @@ HEADS = [
 ]
 
 
-def adapted(case, head):
+def add_adapters(case, head):
     peft = pytest.importorskip("peft")
     config = case.config()
     case.shape(config).initializer_range = MOVING["initializer_range"]
@@ -43,7 +43,7 @@ def adapted(case, head):
 def test_adapters_of_all_linear_layers_include_the_halting_unit_of_looped_models():
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
-    base = small(gate=True, vocab_size=53).float()
+    base = build_looped(gate=True, vocab_size=53).float()
     ids = torch.randint(3, 53, (2, 5))
     expected = base(ids, exit_rule="quantile:0.5")
     lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules="all-linear")
@@ -58,7 +58,7 @@ def test_adapters_of_all_linear_layers_include_the_halting_unit_of_looped_models
 def test_adapters_of_all_linear_layers_include_the_routers(network):
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
-    base = routed(vocab_size=53, router_network=network)
+    base = build_routed(vocab_size=53, router_network=network)
     lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules="all-linear", init_lora_weights=False)
     model = peft.get_peft_model(base, lora).train()
     ids = torch.randint(3, 53, (2, 9))
@@ -70,15 +70,15 @@ def test_adapters_of_all_linear_layers_include_the_routers(network):
 
 @pytest.mark.parametrize(("case", "head"), HEADS)
 def test_only_adapter_and_head_learn_and_the_loss_falls(case, head):
-    _, model, inputs = adapted(case, head)
+    _, model, inputs = add_adapters(case, head)
     model.train()
-    frozen = {name: each.detach().clone() for name, each in model.named_parameters() if not each.requires_grad}
+    frozen = {name: weight.detach().clone() for name, weight in model.named_parameters() if not weight.requires_grad}
     assert any(ADAPTED[head.__name__][1] in name for name in frozen)
-    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.01)
+    optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], lr=0.01)
     losses = []
     for _ in range(20):
         torch.manual_seed(0)
-        loss = model(**inputs, **targets(head)).loss
+        loss = model(**inputs, **build_targets(head)).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -86,28 +86,28 @@ def test_only_adapter_and_head_learn_and_the_loss_falls(case, head):
     assert losses[-1] < 0.9 * losses[0]
     after = dict(model.named_parameters())
     assert all(torch.equal(after[name], value) for name, value in frozen.items())
-    assert any(each.any() for name, each in after.items() if "lora_B" in name)
+    assert any(weight.any() for name, weight in after.items() if "lora_B" in name)
 
 
 @pytest.mark.parametrize(("case", "head"), HEADS)
-def test_a_merged_and_a_loaded_adapter_predict_what_the_trained_one_does(case, head, tmp_path):
+def test_merged_and_loaded_adapters_predict_as_the_trained_one(case, head, tmp_path):
     peft = pytest.importorskip("peft")
-    base, model, inputs = adapted(case, head)
-    untrained = {name: each.clone() for name, each in head(base.config).state_dict().items()}
+    base, model, inputs = add_adapters(case, head)
+    untrained = {name: weight.clone() for name, weight in head(base.config).state_dict().items()}
     with torch.no_grad():
-        for name, each in model.named_parameters():
+        for name, weight in model.named_parameters():
             if "lora_B" in name:
-                each.normal_(std=0.1)
+                weight.normal_(std=0.1)
         model.eval()
         without = model.base_model.model
         with model.disable_adapter():
             plain = model(**inputs).logits
-        wanted = model(**inputs).logits
-    assert not torch.allclose(plain, wanted)
+        expected = model(**inputs).logits
+    assert not torch.allclose(plain, expected)
     model.save_pretrained(tmp_path)
-    # The base that an adapter is read onto has the base's weights, which the wrapped modules hold.
-    weights = {name.replace(".base_layer", ""): each for name, each in without.state_dict().items()}
-    weights = {name.replace(".modules_to_save.default", ""): each for name, each in weights.items()}
+    # An adapter is loaded onto a base with its own weights, which the wrapped modules hold.
+    weights = {name.replace(".base_layer", ""): weight for name, weight in without.state_dict().items()}
+    weights = {name.replace(".modules_to_save.default", ""): weight for name, weight in weights.items()}
     fresh = head(base.config)
     fresh.load_state_dict({name: weights[name] for name in untrained})
     with torch.no_grad():
@@ -115,13 +115,13 @@ def test_a_merged_and_a_loaded_adapter_predict_what_the_trained_one_does(case, h
         merged = model.merge_and_unload()
         assert type(merged) is head
         after = merged.eval()(**inputs).logits
-    torch.testing.assert_close(loaded, wanted, rtol=0, atol=0)
-    torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loaded, expected, rtol=0, atol=0)
+    torch.testing.assert_close(after, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_adapters_of_a_published_looped_folder_are_merged_and_written_to_its_layout(tmp_path):
     peft = pytest.importorskip("peft")
-    folder = folder_of(tmp_path / "published", NANBEIGE, nanbeige_weights())
+    folder = write_folder(tmp_path / "published", NANBEIGE, draw_nanbeige_weights())
     base = LoopedForCausalLM.from_pretrained(folder)
     ids = torch.randint(0, PIECES, (2, 9), generator=torch.Generator().manual_seed(0))
     before = base(ids).logits.detach()
@@ -144,9 +144,9 @@ def test_adapters_of_a_published_looped_folder_are_merged_and_written_to_its_lay
         again = LoopedForCausalLM.from_pretrained(tmp_path / "written")
         assert torch.equal(again(ids).logits, merged(ids).logits)
     weights = load_file(tmp_path / "written" / "model.safetensors")
-    published = nanbeige_weights()
+    published = draw_nanbeige_weights()
     assert weights.keys() == published.keys()
     changed = {name for name, weight in weights.items() if not torch.equal(weight, published[name])}
     assert changed == {name for name in published if any(part in name for part in lora.target_modules)}
-    plain = torch.stack([plain_nanbeige(NANBEIGE, weights, text, 2).float() for text in ids])
+    plain = torch.stack([run_plain_nanbeige(NANBEIGE, weights, text, 2).float() for text in ids])
     torch.testing.assert_close(again(ids).logits.detach(), plain, rtol=1e-4, atol=1e-4)

@@ -29,7 +29,7 @@ IDS = torch.randint(5, 53, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_a_model_that_will_be_quantised_has_plain_linear_layers(family: str) -> None:
+def test_a_model_to_be_quantised_has_plain_linear_layers(family: str) -> None:
     model_class, config = MODELS[family]
     config = type(config).from_dict(config.to_dict())
     config.quantization_config = BitsAndBytesConfig(load_in_8bit=True)
@@ -59,7 +59,7 @@ def test_a_quantised_model_predicts_nearly_as_before(family: str, bits: int, tmp
         if isinstance(layer, Router):
             assert layer.output.weight.dtype == torch.float32
     with torch.no_grad():
-        logits = [each(IDS).logits.float().flatten() for each in (model, quantised)]
+        logits = [network(IDS).logits.float().flatten() for network in (model, quantised)]
     assert float(torch.corrcoef(torch.stack(logits))[0, 1]) > {8: 0.97, 4: 0.8}[bits]
 
 

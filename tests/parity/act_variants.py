@@ -16,13 +16,13 @@ def encode_variant(weights, config, ids, segments, positions=None, prescribed=No
     positions = torch.arange(len(ids)) if positions is None else positions
     compute = reference.compute_halting_probabilities
 
-    def prescribe(weights, y):
+    def prescribe_probability(weights, y):
         p = compute(weights, y)
         return torch.as_tensor(prescribed) + (p - p.detach())
 
     with pytest.MonkeyPatch.context() as patch:
         if prescribed is not None:
-            patch.setattr(reference, "compute_halting_probabilities", prescribe)
+            patch.setattr(reference, "compute_halting_probabilities", prescribe_probability)
         if config.state_rule == "graves":
             patch.setattr(reference, "interpolate", lambda w, y, x: y)
         halting = reference.encode(weights, ids, segments, positions, **select_options(reference.encode, config))

@@ -7,21 +7,21 @@ import torch
 from adadepth.models.par_xl.reference import attend, mix_operations, normalise, transform
 
 
-def plain_supernet(weights, ids, mixes, memory, *, heads, scale, relu, norm, epsilon, clamp=None, window=None):
-    """Final states (B, T, d) and the input of every block (N, B, M + T, d).
+def run_plain_supernet(weights, ids, mixes, memory, *, heads, scale, relu, norm, epsilon, clamp=None, window=None):
+    """Return final states (B, T, d) and the input of every block (N, B, M + T, d).
 
     Args:
         weights: Parameters by name, float64.
         ids: (B, T).
         mixes: The weight of attention, feed-forward and identity in every block, N x 3.
         memory: (N, B, M, d).
-        heads: Their number.
-        scale: What scores are divided by.
+        heads: Number of attention heads.
+        scale: Divisor of the scores.
         relu: Whether a ReLU follows the attention's output projection.
         norm: `per_branch` or `paper`.
-        epsilon: Of the norms.
-        clamp: Larger distances look like this one.
-        window: How many positions a query sees, itself included.
+        epsilon: Epsilon of the norms.
+        clamp: Largest distance; larger ones are treated as this one.
+        window: Number of positions that a query attends to, itself included.
     """
     table = weights["model.embedding.tables.0.weight"]
     outputs, inputs = [], []
@@ -43,13 +43,13 @@ def plain_supernet(weights, ids, mixes, memory, *, heads, scale, relu, norm, eps
 
 
 def list_distances(here, clamp, window):
-    """The distance of every position that a query sees."""
+    """Return the distance of every position that a query attends to."""
     first = 0 if window is None else max(here - window + 1, 0)
     return {j: here - j if clamp is None else min(here - j, clamp) for j in range(first, here + 1)}
 
 
 def mix_branches(weights, prefix, mix, x, attended, kind, epsilon):
-    """One position's next state."""
+    """Return the next state of one position."""
     if kind == "per_branch":
         return mix_operations(weights, prefix, mix, x, attended, epsilon)
     transformed = transform(weights, prefix + "feed_forward.", x)

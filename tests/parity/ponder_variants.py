@@ -1,10 +1,10 @@
-"""Layout of the original PonderALBERT classifier, and truncations of the halting distribution."""
+"""Parameter shapes of the original PonderALBERT classifier, and truncations of the halting distribution."""
 
 from adadepth.models.ponder.reference import compute_masses, normalise_masses
 
 
-def reference_layout(vocab, positions, embedding, hidden, inner, classes, head=128):
-    """Names and shapes of the reference classifier's parameters."""
+def build_reference_layout(vocab, positions, embedding, hidden, inner, classes, head=128):
+    """Return names and shapes of the reference classifier's parameters."""
     shapes = {
         "embeddings.word_embeddings.weight": (vocab, embedding),
         "embeddings.position_embeddings.weight": (positions, embedding),
@@ -36,8 +36,8 @@ def reference_layout(vocab, positions, embedding, hidden, inner, classes, head=1
     return shapes
 
 
-def plain_pmf(lambdas, truncation):
-    """p_n of one row as floats, in double precision."""
+def compute_plain_pmf(lambdas, truncation):
+    """Return p_n of one row as floats, in double precision."""
     pmf, remaining = compute_masses(lambdas)
     if truncation == "renormalise":
         return normalise_masses(pmf, remaining)

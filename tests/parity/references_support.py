@@ -1,4 +1,4 @@
-"""Weights and hyper-parameters of models in the form that the references of the families take."""
+"""Weights and hyper-parameters of models in the form that the reference implementations take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routed Llamas with every router, keys and values and gating, in float64, on the layers of the family's reference.
+"""Routed Llamas with every router, source of keys and values, and gating, in float64, on the layers of the reference.
 
 A token's state is an entry of a list, and what a token does not attend to is left out of a dictionary of keys and
 values, not masked.
@@ -20,7 +20,7 @@ class PlainRow:
     """What a row computes: last states, the tokens that ran each routed part, and the routers' losses."""
 
     states: list = field(default_factory=list)
-    chosen: list = field(default_factory=list)
+    selected: list = field(default_factory=list)
     choice_losses: list = field(default_factory=list)  # mean over the candidates, one a part
     z_losses: list = field(default_factory=list)
     probabilities: list = field(default_factory=list)  # of the depths, one a token
@@ -54,49 +54,51 @@ class PlainModel:
                 if first is None:
                     first = list(row.states)
                     self.choose_depths(row)
-                chosen = [t for t in range(len(ids)) if row.depths[t] >= router]
-                computed = self.run_part(start, stop, row.states, chosen, memories)
-                for t in chosen:
+                selected = [t for t in range(len(ids)) if row.depths[t] >= router]
+                computed = self.run_part(start, stop, row.states, selected, memories)
+                for t in selected:
                     leaves = row.depths[t] == router
                     weight = row.probabilities[t][router]
                     row.states[t] = self.combine(first[t], computed[t], weight) if leaves else computed[t]
-                row.chosen.append(chosen)
+                row.selected.append(selected)
             else:
-                chosen = self.run_routed(row, start, stop, router, candidates, memories, largest)
+                selected = self.run_routed(row, start, stop, router, candidates, memories, largest)
                 if self.leaves:
-                    candidates = chosen
+                    candidates = selected
         return row
 
     def run_routed(self, row, start, stop, router, candidates, memories, largest):
         """Let a router choose among the candidates, run them, and return them."""
-        scores = {t: self.score(router, row.states[t]) for t in candidates}
+        scores = {t: self.compute_score(router, row.states[t]) for t in candidates}
         row.z_losses.append(sum(z**2 for z in scores.values()) / max(len(candidates), 1))
         if self.router == "threshold":
-            chosen = [t for t in candidates if scores[t] + self.bias > 0]
-            gates = [torch.sigmoid(scores[t]) if self.adapters else float(t in chosen) for t in candidates]
+            selected = [t for t in candidates if scores[t] + self.bias > 0]
+            gates = [torch.sigmoid(scores[t]) if self.adapters else float(t in selected) for t in candidates]
             row.gates.append(gates)
         else:
             number = min(max(1, math.floor(self.capacities[router] * len(row.states) + 1e-9)), len(row.states))
             best = sorted(candidates, key=lambda t: (-float(scores[t]), t))[:number]
-            # A predictor learns and decides in place of the router, whose scores still gate.
+            # A predictor is trained and decides in place of the router, whose scores are still the gates.
             predicts = "predictors.0.output.weight" in self.weights
-            causal = {t: self.score(router, row.states[t], "predictors") for t in candidates} if predicts else scores
+            causal = (
+                {t: self.compute_score(router, row.states[t], "predictors") for t in candidates} if predicts else scores
+            )
             losses = [F.softplus(-causal[t] if t in best else causal[t]) for t in candidates]
             row.choice_losses.append(sum(losses) / max(len(candidates), 1))
-            everyone = self.capacities[router] == 1 and (router == 0 or not self.leaves)
-            decided = [t for t in candidates if everyone or causal[t] + self.bias > 0]
-            chosen = sorted(best) if largest else decided
+            selects_all = self.capacities[router] == 1 and (router == 0 or not self.leaves)
+            decided = [t for t in candidates if selects_all or causal[t] + self.bias > 0]
+            selected = sorted(best) if largest else decided
             gates = [self.gate_scale * torch.sigmoid(scores[t]) for t in candidates]
-        computed = self.run_part(start, stop, row.states, chosen, memories)
+        computed = self.run_part(start, stop, row.states, selected, memories)
         for t, gate in zip(candidates, gates, strict=True):
-            if t in chosen and self.router == "threshold":
+            if t in selected and self.router == "threshold":
                 row.states[t] = row.states[t] + gate * (computed[t] - row.states[t])
-            elif t in chosen:
+            elif t in selected:
                 row.states[t] = self.combine(row.states[t], computed[t], gate)
             elif self.router == "threshold" and self.adapters:
-                row.states[t] = row.states[t] + (1 - gate) * self.adapt(router, row.states[t])
-        row.chosen.append(chosen)
-        return chosen
+                row.states[t] = row.states[t] + (1 - gate) * self.apply_adapter(router, row.states[t])
+        row.selected.append(selected)
+        return selected
 
     def choose_depths(self, row):
         for state in row.states:
@@ -107,13 +109,13 @@ class PlainModel:
             row.depths.append(max(range(len(best)), key=lambda r: (float(best[r]), -r)))
             row.z_losses.append(torch.logsumexp(scores, 0) ** 2)
 
-    def score(self, router, state, room="routers"):
+    def compute_score(self, router, state, room="routers"):
         if self.router == "threshold":
             state = state / torch.sqrt((state * state).mean() + 1e-6)
         bias = self.weights.get(f"{room}.{router}.output.bias", 0.0)
         return (self.weights[f"{room}.{router}.output.weight"] @ state + bias).squeeze()
 
-    def adapt(self, number, state):
+    def apply_adapter(self, number, state):
         name = f"adapters.{number}"
         normed = normalise(self.weights[f"{name}.norm.weight"], state, 1e-6)
         return self.weights[f"{name}.down_proj.weight"] @ F.silu(self.weights[f"{name}.up_proj.weight"] @ normed)
@@ -141,8 +143,8 @@ class PlainModel:
         return read(self.weights, state, self.epsilon)
 
 
-def plain_balance(rows):
-    """R sum_r f_r P_r of all tokens."""
+def compute_plain_balance(rows):
+    """Return R sum_r f_r P_r of all tokens."""
     probabilities = [p for row in rows for p in row.probabilities]
     depths = [d for row in rows for d in row.depths]
     number = len(probabilities[0])

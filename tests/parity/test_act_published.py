@@ -1,4 +1,4 @@
-"""The published ACT-ALBERT weights, where they are at hand: the updates of the model card's sentence.
+"""The published ACT-ALBERT weights, if available: updates of the tokens of the model card's sentence.
 
 `ADADEPTH_ALBERT_ACT=FOLDER pytest tests/parity/test_act_published.py` reads the folder of `asi/albert-act-base` as
 published. The expected numbers are those of the model card and of the authors' notebooks.
@@ -31,7 +31,7 @@ def test_tokens_get_the_published_updates() -> None:
 
 
 def test_a_text_gets_the_published_updates() -> None:
-    """With the tokenizer of the folder, whose ids are not those of albert-base-v2."""
+    """Use the tokenizer of the folder, whose ids differ from those of albert-base-v2."""
     pipeline = Pipeline.from_pretrained(_FOLDER)
     assert pipeline.tokenizer(SENTENCE)["input_ids"] == IDS
     (prediction,) = pipeline([SENTENCE])

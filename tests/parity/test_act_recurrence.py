@@ -1,4 +1,4 @@
-"""The model against the recurrence written as a plain loop, and against transformers' own ALBERT."""
+"""The model against a plain loop over the recurrence, and against transformers' ALBERT."""
 
 import pytest
 import torch
@@ -40,8 +40,8 @@ def test_equals_plain_loop_for_any_batch_and_padding(max_updates, attention):
 
 
 def test_one_update_equals_one_layer_of_albert():
-    """With p = 1 every token takes exactly one update of weight 1: an ALBERT of depth one."""
-    albert = AlbertModel(_albert_config(num_hidden_layers=1)).eval()
+    """Check p = 1: every token gets exactly one update of weight 1, as in an ALBERT of depth one."""
+    albert = AlbertModel(_build_albert_config(num_hidden_layers=1)).eval()
     model = AlbertActModel(small_config(halt_bias_init=30.0)).eval()
     report = model.load_state_dict(convert_reference_state_dict("albert_act", albert.state_dict()), strict=False)
     assert report.missing_keys == [f"encoder.albert_layer.act.dense.{kind}" for kind in ("weight", "bias")]
@@ -56,8 +56,8 @@ def test_one_update_equals_one_layer_of_albert():
 
 
 def test_never_halting_equals_albert_of_full_depth():
-    """With p = 0 and the whole weight forced on the last output, the separate-stream rules are plain ALBERT."""
-    albert = AlbertForPreTraining(_albert_config(num_hidden_layers=6)).eval()
+    """Check p = 0 with the whole weight on the last output: the separate-stream rules are plain ALBERT."""
+    albert = AlbertForPreTraining(_build_albert_config(num_hidden_layers=6)).eval()
     weights = convert_reference_state_dict("albert_act", albert.state_dict())
     batch = padded_batch()
     valid = batch["attention_mask"].bool()
@@ -75,7 +75,7 @@ def test_never_halting_equals_albert_of_full_depth():
         torch.testing.assert_close(outputs.sop_logits, expected.sop_logits, atol=1e-5, rtol=0)
 
 
-def _albert_config(**changes):
+def _build_albert_config(**changes):
     config = small_config()
-    kept = ("vocab_size", "embedding_size", "hidden_size", "num_attention_heads", "intermediate_size")
-    return AlbertConfig(**{name: getattr(config, name) for name in kept}, max_position_embeddings=32, **changes)
+    names = ("vocab_size", "embedding_size", "hidden_size", "num_attention_heads", "intermediate_size")
+    return AlbertConfig(**{name: getattr(config, name) for name in names}, max_position_embeddings=32, **changes)

@@ -1,4 +1,4 @@
-"""Adalayers with the weights of the original heads: logits, loss, distribution, gradients and the defects."""
+"""Adalayers with the weights of the original heads: logits, losses, distributions, gradients and known defects."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from adadepth import AdaLayersForSequenceClassification, AdaLayersForTokenClassi
 from adadepth.models.adalayers import reference
 from tests.parity.adalayers_variants import (
     add_positions,
-    plain_cross_entropy,
-    plain_entropy_penalty,
-    plain_focal,
-    reference_layout,
+    build_reference_layout,
+    compute_plain_cross_entropy,
+    compute_plain_entropy_penalty,
+    compute_plain_focal,
 )
-from tests.unit.models.adalayers_support import DEPTH, HEAD, WIDTH, save_base, texts
+from tests.unit.models.adalayers_support import DEPTH, HEAD, WIDTH, draw_texts, save_base
 
 ALPHA, HEADS, K, CLASSES = 5.0, 4, 16, 3
 FIELDS = HEAD | {"alpha_distribution": ALPHA, "num_labels": CLASSES, "seed_compat": True}
@@ -24,9 +24,9 @@ MODELS = {"sequence": AdaLayersForSequenceClassification, "tokens": AdaLayersFor
 PLAIN = {"sequence": reference.classify_sequences, "tokens": reference.classify_tokens}
 
 
-def reference_weights(kind, layers, **shape):
+def draw_reference_weights(kind, layers, **shape):
     generator = torch.Generator().manual_seed(0)
-    shapes = reference_layout(kind, layers, WIDTH, K, CLASSES, **shape)
+    shapes = build_reference_layout(kind, layers, WIDTH, K, CLASSES, **shape)
     weights = {name: 0.4 * torch.randn(size, generator=generator) for name, size in shapes.items()}
     for name in weights:
         if ".norm" in name and name.endswith("weight"):
@@ -34,7 +34,7 @@ def reference_weights(kind, layers, **shape):
     return weights
 
 
-def loaded(kind, path, weights, **changes):
+def load_model(kind, path, weights, **changes):
     model = MODELS[kind].from_base(path, **(FIELDS | changes))
     report = model.load_state_dict(convert_reference_state_dict("adalayers", weights), strict=False)
     assert not report.unexpected_keys
@@ -42,7 +42,7 @@ def loaded(kind, path, weights, **changes):
     return model
 
 
-def labels_of(kind, batch):
+def draw_labels(kind, batch):
     generator = torch.Generator().manual_seed(1)
     if kind == "sequence":
         return torch.randint(0, CLASSES, (3,), generator=generator)
@@ -58,16 +58,16 @@ def base(tmp_path_factory):
 @pytest.fixture(scope="module")
 def hidden_states(base):
     with torch.no_grad():
-        return AutoModel.from_pretrained(base).eval()(**texts(), output_hidden_states=True).hidden_states
+        return AutoModel.from_pretrained(base).eval()(**draw_texts(), output_hidden_states=True).hidden_states
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("layers", [DEPTH, DEPTH + 1])
 @pytest.mark.parametrize(("cutoff", "positions"), [(0.0, False), (0.04, True)])
 def test_equals_the_reference(kind, layers, cutoff, positions, base, hidden_states):
-    weights, batch = reference_weights(kind, layers), texts()
-    labels, mask = labels_of(kind, batch), batch["attention_mask"]
-    model = loaded(
+    weights, batch = draw_reference_weights(kind, layers), draw_texts()
+    labels, mask = draw_labels(kind, batch), batch["attention_mask"]
+    model = load_model(
         kind,
         base,
         weights,
@@ -85,7 +85,10 @@ def test_equals_the_reference(kind, layers, cutoff, positions, base, hidden_stat
     features = reference.mix_layers(weights, hidden_states, mixing)
     features = add_positions(features) if positions else features
     expected = PLAIN[kind](weights, features, mask, HEADS)
-    task, penalty = plain_cross_entropy(expected, labels, CLASS_WEIGHTS), plain_entropy_penalty(distribution)
+    task, penalty = (
+        compute_plain_cross_entropy(expected, labels, CLASS_WEIGHTS),
+        compute_plain_entropy_penalty(distribution),
+    )
     real = mask.bool() if kind == "tokens" else ...
     torch.testing.assert_close(output.logits[real], expected[real], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(model.layer_distribution(), torch.tensor(distribution), atol=1e-5, rtol=1e-5)
@@ -95,8 +98,8 @@ def test_equals_the_reference(kind, layers, cutoff, positions, base, hidden_stat
 
 
 def test_several_encoder_layers(base, hidden_states):
-    weights, batch = reference_weights("tokens", DEPTH + 1, encoder_layers=2), texts()
-    model = loaded("tokens", base, weights, attention_layers_num=2)
+    weights, batch = draw_reference_weights("tokens", DEPTH + 1, encoder_layers=2), draw_texts()
+    model = load_model("tokens", base, weights, attention_layers_num=2)
     features = reference.mix_layers(weights, hidden_states, reference.compute_distribution(weights, ALPHA, 0.0))
     expected = reference.classify_tokens(weights, features, batch["attention_mask"], HEADS)
     real = batch["attention_mask"].bool()
@@ -106,17 +109,17 @@ def test_several_encoder_layers(base, hidden_states):
 
 @pytest.mark.parametrize("class_weights", [None, CLASS_WEIGHTS])
 def test_focal_loss_with_and_without_the_defect(class_weights, base, hidden_states):
-    weights, batch = reference_weights("tokens", DEPTH + 1), texts()
-    labels = labels_of("tokens", batch)
+    weights, batch = draw_reference_weights("tokens", DEPTH + 1), draw_texts()
+    labels = draw_labels("tokens", batch)
     focal = {"focal_loss_enabled": True, "focal_loss_alpha": 0.3, "focal_loss_gamma": 1.5}
-    model = loaded("tokens", base, weights, **focal, classes_weights=class_weights)
+    model = load_model("tokens", base, weights, **focal, classes_weights=class_weights)
     features = reference.mix_layers(weights, hidden_states, reference.compute_distribution(weights, ALPHA, 0.0))
     logits = reference.classify_tokens(weights, features, batch["attention_mask"], HEADS)
     with torch.no_grad():
         original = model(**batch, labels=labels).loss.item()
         model.config.seed_compat = False
         fixed = model(**batch, labels=labels).loss.item()
-    assert original == pytest.approx(plain_focal(logits, labels, 0.3, 1.5, class_weights), rel=1e-5)
+    assert original == pytest.approx(compute_plain_focal(logits, labels, 0.3, 1.5, class_weights), rel=1e-5)
     total = count = 0.0
     for row, label in zip(logits.flatten(0, 1), labels.flatten().tolist(), strict=True):
         if label >= 0:
@@ -129,14 +132,14 @@ def test_focal_loss_with_and_without_the_defect(class_weights, base, hidden_stat
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("picked", [None, 3])
 def test_gradients_equal_those_through_the_stack(kind, picked, base, hidden_states):
-    """The sum that runs along with the base learns what the sum over stored states teaches."""
-    weights, batch = reference_weights(kind, DEPTH + 1), texts()
-    labels = labels_of(kind, batch)
-    own = weights
+    """Compare the running sum over layers with the sum over stored hidden states."""
+    weights, batch = draw_reference_weights(kind, DEPTH + 1), draw_texts()
+    labels = draw_labels(kind, batch)
+    used_weights = weights
     if picked is not None:
-        others = [f"projectors.{i}.weight" for i in range(DEPTH + 1) if i != picked]
-        own = {name: weight for name, weight in weights.items() if name not in others}
-    model = loaded(kind, base, own, pick_one_layer_only=picked, seed_compat=False).train()
+        unused = [f"projectors.{i}.weight" for i in range(DEPTH + 1) if i != picked]
+        used_weights = {name: weight for name, weight in weights.items() if name not in unused}
+    model = load_model(kind, base, used_weights, pick_one_layer_only=picked, seed_compat=False).train()
     model(**batch, labels=labels).loss.backward()
 
     stacked = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
@@ -152,14 +155,14 @@ def test_gradients_equal_those_through_the_stack(kind, picked, base, hidden_stat
                 parameter.grad, stacked[name].grad.view_as(parameter), atol=1e-6, rtol=1e-4, msg=lambda m, n=name: n + m
             )
             compared += 1
-    assert compared == len(own) - (picked is not None)
+    assert compared == len(used_weights) - (picked is not None)
 
 
-def test_the_reference_never_trains_projections_under_a_frozen_distribution(base):
+def test_the_reference_freezes_projections_with_a_frozen_distribution(base):
     for compat, trains in ((True, False), (False, True)):
         model = AdaLayersForSequenceClassification.from_base(
             base, **(FIELDS | {"seed_compat": compat, "pick_one_layer_only": 3})
         ).train()
-        model(**texts(), labels=torch.tensor([0, 1, 2])).loss.backward()
+        model(**draw_texts(), labels=torch.tensor([0, 1, 2])).loss.backward()
         assert (model.projectors["3"].weight.grad is not None) is trains
         assert model.logits.weight.grad is not None

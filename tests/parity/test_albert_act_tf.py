@@ -1,9 +1,9 @@
-"""TensorFlow's weights of ACT-ALBERT, in folders that hold no others, against outputs of the reference in TensorFlow.
+"""TensorFlow weights of ACT-ALBERT, in folders without other weights, against outputs of the TensorFlow reference.
 
 `albert_act_tf.npz` has the weights of a small `TFAlbertActForPreTraining` of the repository
 AntoineSimoulin/adaptive-depth-transformers (transformers 4.23, TensorFlow 2.15) by the names of its `tf_model.h5`, its
-configuration, and its outputs for two texts. A stand-in for h5py serves them as the file does; where h5py is installed,
-a real file is read, too.
+configuration, and its outputs for two texts. A stand-in for h5py returns them; with h5py installed, a real file is read
+too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IDS, MASK = torch.from_numpy(STORED["ids"]), torch.from_numpy(STORED["mask"])
 
 
 def list_layers() -> dict[str, list[str]]:
-    """Names of weights by top-level layer, the second part of a name."""
+    """List names of weights by top-level layer, the second part of a name."""
     layers: dict[str, list[str]] = {}
     for name in ARRAYS:
         layers.setdefault(name.split("/")[1], []).append(name)
@@ -80,21 +80,21 @@ def check_outputs(model: Any) -> None:
     real = MASK.bool()
     expected = torch.from_numpy(STORED["out/prediction_logits"])
     torch.testing.assert_close(outputs.prediction_logits[real], expected[real], atol=1e-5, rtol=1e-5)
-    sop = torch.from_numpy(STORED["out/sop_logits"])  # reads the pooler, whose matrix is transposed, too
+    sop = torch.from_numpy(STORED["out/sop_logits"])  # also uses the pooler, whose matrix is transposed
     torch.testing.assert_close(outputs.sop_logits, sop, atol=1e-5, rtol=1e-5)
 
 
-def test_the_outputs_are_those_of_tensorflow(folder: Path, h5py: None, tmp_path: Path) -> None:
+def test_outputs_equal_those_of_tensorflow(folder: Path, h5py: None, tmp_path: Path) -> None:
     model, report = AlbertActForPreTraining.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     check_outputs(model)
     model.save_pretrained(tmp_path / "converted")
     (tmp_path / "converted" / "tf_model.h5").write_bytes(b"damaged")
-    check_outputs(AlbertActForPreTraining.from_pretrained(tmp_path / "converted"))  # reads the other file
+    check_outputs(AlbertActForPreTraining.from_pretrained(tmp_path / "converted"))  # loads the other file
 
 
-def test_other_heads_and_the_command_line_read_the_file(folder: Path, h5py: None, caplog: Any) -> None:
+def test_other_heads_and_the_command_line_load_the_file(folder: Path, h5py: None, caplog: Any) -> None:
     encoder = AlbertActForPreTraining.from_pretrained(folder).albert.state_dict()
     model = AlbertActForSequenceClassification.from_pretrained(folder, num_labels=4, num_hidden_layers=7)
     assert "lacks them: classifier.bias, classifier.weight" in caplog.text
@@ -105,7 +105,7 @@ def test_other_heads_and_the_command_line_read_the_file(folder: Path, h5py: None
     check_outputs(load_with_weights("checkpoint", str(folder), AlbertActForPreTraining, config))
 
 
-def test_a_missing_package_and_a_damaged_file_are_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_and_a_damaged_file_give_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_config("checkpoint", str(folder))
     monkeypatch.setitem(sys.modules, "h5py", None)
     advice = r"\(tf_model\.h5\) alone, and the package h5py is missing; install it with pip install h5py"
@@ -119,7 +119,7 @@ def test_a_missing_package_and_a_damaged_file_are_one_line(folder: Path, monkeyp
         AlbertActModel.from_pretrained(folder)
 
 
-def test_a_folder_without_weights_names_the_files_that_are_read(folder: Path) -> None:
+def test_a_folder_without_weights_is_refused_with_the_supported_files(folder: Path) -> None:
     (folder / "tf_model.h5").unlink()
     with pytest.raises(OSError, match=r"model\.safetensors"):
         AlbertActModel.from_pretrained(folder)

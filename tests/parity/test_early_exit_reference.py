@@ -1,6 +1,6 @@
-"""Losses and layer dropout of early exits against torchtune: values that its code gives, and its code itself.
+"""Losses and layer dropout of early exits against torchtune: stored values of its code, and its code itself.
 
-The tables are what `torchtune/modules/early_exit_loss.py` and `layer_dropout.py` give (pytorch/torchtune, bd2a0fc).
+The tables hold results of `torchtune/modules/early_exit_loss.py` and `layer_dropout.py` (pytorch/torchtune, bd2a0fc).
 `ADADEPTH_TORCHTUNE=FOLDER pytest tests/parity/test_early_exit_reference.py` compares with a checkout of torchtune. Its
 two modules are loaded without the rest of the package.
 """
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from adadepth.models.early_exit import modeling
 from adadepth.models.early_exit.losses import dropout_probability, exit_weights
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, describe, near, small
+from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, build_config, build_early_exit, check_close
 
 _FOLDER = os.environ.get("ADADEPTH_TORCHTUNE")
 _needs_torchtune = pytest.mark.skipif(_FOLDER is None, reason="ADADEPTH_TORCHTUNE names no checkout of torchtune")
@@ -42,38 +42,41 @@ GROWTH = [[4]] * 4 + [[3, 4]] * 2 + [[2, 3, 4]] + [[1, 2, 3, 4]] * 5
 DROPOUT = [0.0, 0.0297397, 0.0639016, 0.1031433, 0.1482202, 0.2]
 
 
-def list_trained(config: Any, step: int, total: int) -> list[int]:
-    """Layers whose exits have a loss in a step."""
+def list_trained_layers(config: Any, step: int, total: int) -> list[int]:
+    """List the layers whose exits have a loss in a step."""
     return [layer for layer, weight in zip(config.exits, exit_weights(config, step, total), strict=True) if weight]
 
 
-# ---- against the values
+# ---- against stored values
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_weights_are_torchtunes(name: str) -> None:
-    config = describe(5, exits=[1, 3, 4, 5], exit_weights=name, exit_scale=0.5)
+def test_loss_weights_equal_torchtune(name: str) -> None:
+    config = build_config(5, exits=[1, 3, 4, 5], exit_weights=name, exit_scale=0.5)
     assert exit_weights(config) == pytest.approx(WEIGHTS[name][1], abs=1e-6)
 
 
-def test_curricula_are_torchtunes() -> None:
-    rotational, gradual = describe(8, exit_curriculum="rotational", rotation=3), describe(4, exit_curriculum="gradual")
-    assert [list_trained(rotational, step, 10) for step in range(10)] == ROTATION
-    assert [list_trained(gradual, step, 12) for step in range(12)] == GROWTH
+def test_curricula_equal_torchtune() -> None:
+    rotational, gradual = (
+        build_config(8, exit_curriculum="rotational", rotation=3),
+        build_config(4, exit_curriculum="gradual"),
+    )
+    assert [list_trained_layers(rotational, step, 10) for step in range(10)] == ROTATION
+    assert [list_trained_layers(gradual, step, 12) for step in range(12)] == GROWTH
 
 
-def test_probabilities_of_dropout_are_torchtunes() -> None:
-    config = describe(6, layer_dropout=0.2)
+def test_layer_dropout_probabilities_equal_torchtune() -> None:
+    config = build_config(6, layer_dropout=0.2)
     assert [dropout_probability(config, layer, None, 1) for layer in range(1, 7)] == pytest.approx(DROPOUT, abs=1e-6)
-    assert dropout_probability(describe(1, layer_dropout=0.2), 1, None, 1) == 0.2
+    assert dropout_probability(build_config(1, layer_dropout=0.2), 1, None, 1) == 0.2
 
 
-# ---- against the code
+# ---- against the code of torchtune
 
 
 @pytest.fixture
 def torchtune(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The modules `early_exit_loss` and `layer_dropout`."""
+    """Load the modules `early_exit_loss` and `layer_dropout` of torchtune."""
     assert _FOLDER is not None
     logs = SimpleNamespace(get_logger=lambda level: None)
     stand_ins = {
@@ -98,9 +101,9 @@ def torchtune(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @_needs_torchtune
 @pytest.mark.parametrize("curriculum", ["none", "rotational", "gradual"])
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_losses_of_a_curriculum_are_torchtunes(name: str, curriculum: str, torchtune: SimpleNamespace) -> None:
+def test_losses_of_a_curriculum_equal_torchtune(name: str, curriculum: str, torchtune: SimpleNamespace) -> None:
     fields = {"exit_weights": name, "exit_scale": 0.3, "exit_curriculum": curriculum, "rotation": 3}
-    model, total = small(num_hidden_layers=7, **fields).double().train(), 30
+    model, total = build_early_exit(num_hidden_layers=7, **fields).double().train(), 30
     source = torchtune.early_exit_loss
     kinds = {
         "none": source.EarlyExitCurriculum, "rotational": source.RotationalEarlyExitCurriculum,
@@ -111,27 +114,27 @@ def test_losses_of_a_curriculum_are_torchtunes(name: str, curriculum: str, torch
         states = model(IDS, output_hidden_states=True).hidden_states[1:]
     described = SimpleNamespace(layers=model.layers, unembed=partial(model.read, model.max_updates))
     for step in range(total):
-        chosen = {layer: states[layer][:, :-1] for layer, is_trained in enumerate(reference.get()) if is_trained}
+        trained = {layer: states[layer][:, :-1] for layer, is_trained in enumerate(reference.get()) if is_trained}
         expected = source.early_exit_loss(
-            described, chosen, IDS[:, 1:].reshape(-1), nn.CrossEntropyLoss(), 0.3, getattr(source, WEIGHTS[name][0])
+            described, trained, IDS[:, 1:].reshape(-1), nn.CrossEntropyLoss(), 0.3, getattr(source, WEIGHTS[name][0])
         )
         model.set_step(step, total)
-        near(model(IDS, labels=IDS).loss, expected, 1e-6)
+        check_close(model(IDS, labels=IDS).loss, expected, 1e-6)
         reference.step()
 
 
 @_needs_torchtune
-def test_texts_that_skip_layers_are_torchtunes(torchtune: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchtune draws each layer's mask with its own generator; with these masks the states are the same."""
-    model = small(layer_dropout=0.6).double().train()
+def test_states_of_skipped_layers_equal_torchtune(torchtune: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare states under the same masks; torchtune draws each layer's mask with its own generator."""
+    model = build_early_exit(layer_dropout=0.6).double().train()
     ids = IDS.repeat(4, 1)
     layers = nn.ModuleList(nn.Identity() for _ in range(LAYERS))
     torchtune.layer_dropout.prepare_layer_dropout(layers, 0.6, torchtune.layer_dropout.ScaleType.EXP)
     probabilities = [layer.dropout.prob for layer in layers]
-    drawn: list[list[float]] = []
+    probabilities_per_call: list[list[float]] = []
 
     def skip_as_torchtune(chances: list[float], rows: int, device: torch.device) -> Tensor:
-        drawn.append(chances)
+        probabilities_per_call.append(chances)
         masks = []
         for number, chance in enumerate(chances):
             generator = torch.Generator().manual_seed(number)
@@ -149,6 +152,6 @@ def test_texts_that_skip_layers_are_torchtunes(torchtune: SimpleNamespace, monke
                 lambda read, layer=layer, arguments=arguments, options=options: layer(read, *arguments, **options),
                 expected,
             )
-            near(states[number + 1], expected, 1e-6)
-    assert drawn[0] == pytest.approx(probabilities, abs=1e-6)
+            check_close(states[number + 1], expected, 1e-6)
+    assert probabilities_per_call[0] == pytest.approx(probabilities, abs=1e-6)
     assert 0 < sum(layer.dropout.inferred for layer in layers) < LAYERS

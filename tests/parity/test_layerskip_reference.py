@@ -1,9 +1,9 @@
-"""Decoding of early-exit models against LayerSkip's published code: the same tokens in greedy decoding.
+"""Greedy decoding of early-exit models against LayerSkip's published code.
 
 `ADADEPTH_LAYERSKIP=FOLDER pytest tests/parity/test_layerskip_reference.py` compares with a checkout of
 facebookresearch/LayerSkip (f42c669). Its two strategies run as published. They were written for transformers 4.50, so
-three adapters stand between them and the installed release: layers that take arguments by their former names and return
-tuples, a `DynamicCache` with the conversions from and to tuples, and an empty `colorama`, which only colours a console.
+three adapters make them run with the installed release: layers that take arguments by their former names and return
+tuples, a `DynamicCache` with conversions from and to tuples, and an empty `colorama`, which only colours a console.
 
 Rounds are not compared: LayerSkip also runs the last draft of a round through all layers, which gives one more token if
 all drafts are accepted, and drafts from the prompt's last token, whose full depth this package has already run.
@@ -24,7 +24,7 @@ import transformers
 from torch import Tensor
 
 from adadepth import self_speculation
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, get_stock, small
+from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, build_early_exit, get_stock
 
 _FOLDER = os.environ.get("ADADEPTH_LAYERSKIP")
 pytestmark = pytest.mark.skipif(_FOLDER is None, reason="ADADEPTH_LAYERSKIP names no checkout of LayerSkip")
@@ -70,7 +70,7 @@ class FormerLayer:
 
 @pytest.fixture
 def layerskip(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """The strategies of LayerSkip and their configuration."""
+    """Load the strategies of LayerSkip and their configuration."""
     assert _FOLDER is not None
     monkeypatch.syspath_prepend(_FOLDER)
     monkeypatch.setitem(sys.modules, "colorama", ModuleType("colorama"))
@@ -95,34 +95,34 @@ def build_former(model: Any) -> Any:
     return SimpleNamespace(device=stock.device, model=network, lm_head=stock.lm_head)
 
 
-def run_strategy(strategy: Any, former: Any, prompt: list[int], chosen: Any, ends: list[int]) -> Any:
+def run_strategy(strategy: Any, former: Any, prompt: list[int], config: Any, ends: list[int]) -> Any:
     """Decode with a strategy of LayerSkip, which makes masks in the default type."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         with torch.inference_mode():
-            return strategy.generate_token_ids(former, prompt, ends, chosen)
+            return strategy.generate_token_ids(former, prompt, ends, config)
     finally:
         torch.set_default_dtype(default)
 
 
 def decode(strategy: Any, former: Any, layerskip: Any, row: int, ends: list[int], **options: Any) -> list[int]:
     """Decode a prompt with a strategy of LayerSkip; the tokens end before the first of `ends`."""
-    chosen = layerskip.describe(max_steps=NEW, sample=False, **options)
-    tokens: list[int] = run_strategy(strategy, former, IDS[row, :PROMPT].tolist(), chosen, ends).predicted_tokens
+    config = layerskip.describe(max_steps=NEW, sample=False, **options)
+    tokens: list[int] = run_strategy(strategy, former, IDS[row, :PROMPT].tolist(), config, ends).predicted_tokens
     return tokens
 
 
 def draw_models(**fields: Any) -> tuple[Any, Any]:
-    """An early-exit model and LayerSkip's view of the same weights, in float64, without a token that ends a text."""
-    model = small(**fields)
+    """Build an early-exit model and LayerSkip's model of the same weights, in float64, without an end-of-text token."""
+    model = build_early_exit(**fields)
     former = build_former(model)  # gives the model the weights
     return model.double(), former
 
 
 @pytest.mark.parametrize("drafts", [1, 2, 3, 5, 12])
 @pytest.mark.parametrize("exit", range(1, LAYERS))
-def test_self_speculation_gives_layerskips_tokens(layerskip: Any, exit: int, drafts: int) -> None:
+def test_self_speculation_equals_layerskip(layerskip: Any, exit: int, drafts: int) -> None:
     model, former = draw_models()
     for row in range(len(IDS)):
         expected = decode(layerskip.speculative, former, layerskip, row, [], exit_layer=exit, num_speculations=drafts)
@@ -135,8 +135,8 @@ def test_self_speculation_gives_layerskips_tokens(layerskip: Any, exit: int, dra
 
 
 @pytest.mark.parametrize("heads", [4, 2])
-def test_a_text_ends_where_layerskips_does(layerskip: Any, heads: int) -> None:
-    """LayerSkip drops the token that ends a text, and may have drafted beyond it; groups of queries share keys."""
+def test_a_text_ends_as_in_layerskip(layerskip: Any, heads: int) -> None:
+    """Check texts with an end-of-text token, which LayerSkip drops, with keys shared by groups of queries."""
     model, former = draw_models(num_key_value_heads=heads)
     whole = decode(layerskip.speculative, former, layerskip, 0, [], exit_layer=2, num_speculations=3)
     for end in sorted(set(whole))[:4]:
@@ -150,8 +150,8 @@ def test_a_text_ends_where_layerskips_does(layerskip: Any, heads: int) -> None:
 
 @pytest.mark.parametrize("policy", ["all", "frozen", "deferred"])
 @pytest.mark.parametrize("exit", range(1, LAYERS))
-def test_one_fixed_exit_gives_layerskips_tokens(layerskip: Any, exit: int, policy: str) -> None:
-    """LayerSkip decodes with its first layers alone; every cache policy has the same keys and values in these."""
+def test_one_fixed_exit_equals_layerskip(layerskip: Any, exit: int, policy: str) -> None:
+    """Decode with the first layers alone, whose keys and values are the same under every cache policy."""
     model, former = draw_models()
     for row in range(len(IDS)):
         expected = decode(layerskip.plain, former, layerskip, row, [], exit_layer=exit)
@@ -162,7 +162,7 @@ def test_one_fixed_exit_gives_layerskips_tokens(layerskip: Any, exit: int, polic
 
 
 @pytest.mark.parametrize("exit", range(1, LAYERS))
-def test_transformers_drafts_with_early_exits_give_layerskips_tokens(layerskip: Any, exit: int) -> None:
+def test_assisted_decoding_of_transformers_equals_layerskip(layerskip: Any, exit: int) -> None:
     model, former = draw_models()
     expected = decode(layerskip.speculative, former, layerskip, 0, [], exit_layer=exit, num_speculations=4)
     output = model.generate(IDS[:1, :PROMPT], assistant_early_exit=exit, max_new_tokens=NEW)

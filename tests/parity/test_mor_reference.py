@@ -1,4 +1,4 @@
-"""Routed models against a plain loop over rows, tokens and keys: states, choices and losses."""
+"""Routed models against a plain loop over rows, tokens and keys: states, routing decisions and losses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.marks_support import mostly_slow
-from tests.parity.routed_variants import PlainModel, PlainRow, plain_balance
-from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, near, small
+from tests.parity.routed_variants import PlainModel, PlainRow, compute_plain_balance
+from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, build_routed, check_close
 
 ROWS, MASK = IDS[:2], RIGHT[:2]
 LABELS = ROWS.masked_fill(MASK == 0, -100)
-LABELS[:, 1] = LABELS[1, 2] = -100  # two labels for three tokens in both rows, which thus have their shares of losses
+LABELS[:, 1] = LABELS[1, 2] = -100  # two labels for three tokens in both rows, for equal shares of the losses
 SETTINGS: dict[str, dict[str, Any]] = {
     **ROUTERS,
     "expert update": ROUTERS["expert selected"] | {"gating": "update", "num_key_value_heads": 1},
@@ -28,8 +28,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 QUICK = {(name, number % 2 == 0) for number, name in enumerate(SETTINGS)}  # each in training or in evaluation
 
 
-def describe(model: Any) -> PlainModel:
-    """The plain model with the same weights."""
+def build_plain_model(model: Any) -> PlainModel:
+    """Build the plain model with the same weights."""
     config, weights = model.config, {name: value.detach() for name, value in model.state_dict().items()}
     parts, order, single = [], [], config.recursions is None
     modules = range(config.num_hidden_layers)
@@ -52,37 +52,37 @@ def describe(model: Any) -> PlainModel:
         parts += [(start, start + size, r) for r, start in enumerate(starts)]
         parts += [(n, n + 1, None) for n in range(len(order) - config.coda, len(order))]
     routers = sum(router is not None for _, _, router in parts)
-    given = config.capacities or [(routers - r) / routers for r in range(routers)]
+    capacities = config.capacities or [(routers - r) / routers for r in range(routers)]
     return PlainModel(
         weights, heads=config.num_attention_heads, epsilon=config.base_config.rms_norm_eps, order=order, parts=parts,
-        router=config.router, capacities=given * routers if len(given) == 1 else given, leaves=not single,
-        gate=config.gating, gate_scale=config.gate_scale, sources=config.keys_and_values, bias=config.choice_bias,
-        adapters=config.adapter_size is not None,
+        router=config.router, capacities=capacities * routers if len(capacities) == 1 else capacities,
+        leaves=not single, gate=config.gating, gate_scale=config.gate_scale, sources=config.keys_and_values,
+        bias=config.choice_bias, adapters=config.adapter_size is not None,
     )  # fmt: skip
 
 
 def run_rows(model: Any, training: bool) -> list[PlainRow]:
-    """Run every row; `choice_bias` changes choices in evaluation alone."""
-    plain = describe(model)
+    """Run every row; `choice_bias` changes routing decisions in evaluation alone."""
+    plain = build_plain_model(model)
     plain.bias = 0.0 if training else model.config.choice_bias
     return [plain.run(ids[mask.bool()].tolist(), largest=training) for ids, mask in zip(ROWS, MASK, strict=True)]
 
 
-def mean_of_rows(values: list[Any], rows: list[PlainRow]) -> torch.Tensor:
-    """Mean over the tokens of all rows of a mean over those of each."""
+def average_rows(values: list[Any], rows: list[PlainRow]) -> torch.Tensor:
+    """Average a mean over the tokens of each row over all tokens."""
     weights = [len(row.states) for row in rows]
     return torch.as_tensor(sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights))
 
 
-def expect_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
-    """Losses of the routers, without their weights."""
+def compute_expected_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
+    """Compute the routers' losses, without their weights."""
     config, tokens = model.config, sum(len(row.states) for row in rows)
     if config.router == "token":
         z = sum(sum(row.z_losses) for row in rows) / tokens
-        return {"z": z, **({"routing": plain_balance(rows)} if config.balance == "loss" else {})}
-    losses: dict[str, Any] = {"z": mean_of_rows([sum(row.z_losses) for row in rows], rows)}
+        return {"z": z, **({"routing": compute_plain_balance(rows)} if config.balance == "loss" else {})}
+    losses: dict[str, Any] = {"z": average_rows([sum(row.z_losses) for row in rows], rows)}
     if config.router == "expert":
-        return losses | {"routing": mean_of_rows([sum(row.choice_losses) for row in rows], rows)}
+        return losses | {"routing": average_rows([sum(row.choice_losses) for row in rows], rows)}
     parts = [[sum(row.gates[part]) for row in rows] for part in range(len(rows[0].gates))]
     if config.adapter_size is None:
         return losses | {"routing": sum(max(sum(part) / tokens - config.capacities[0], 0) for part in parts)}
@@ -91,23 +91,23 @@ def expect_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "training"), mostly_slow(product(SETTINGS, (True, False)), QUICK.__contains__))
-def test_a_routed_model_is_the_plain_loop(name: str, training: bool) -> None:
-    model = small(**SETTINGS[name], z_weight=1.0, routing_weight=1.0).train(training)
+def test_a_routed_model_equals_the_plain_loop(name: str, training: bool) -> None:
+    model = build_routed(**SETTINGS[name], z_weight=1.0, routing_weight=1.0).train(training)
     with torch.no_grad():
         rows = run_rows(model, training)
         ids, mask, labels = ROWS * MASK, MASK, LABELS
         states, _, _ = model.run({"input_ids": ids, "attention_mask": mask}, mask, has_losses=False, routing=None)
         output = model(ids, attention_mask=mask, labels=labels)
     for number, row in enumerate(rows):
-        near(states[number, : len(row.states)], torch.stack(row.states))
-        for part, tokens in enumerate(row.chosen):
+        check_close(states[number, : len(row.states)], torch.stack(row.states))
+        for part, tokens in enumerate(row.selected):
             assert output.trace.iterations_run[number, :, part].nonzero().flatten().tolist() == tokens
-    plain, expected = describe(model), expect_losses(model, rows)
+    plain, expected = build_plain_model(model), compute_expected_losses(model, rows)
     logits = torch.stack([plain.read(state) for row in rows for state in row.states[:-1]])
     targets = torch.cat([row[is_real][1:] for row, is_real in zip(LABELS, MASK.bool(), strict=True)])
     expected["task"] = torch.nn.functional.cross_entropy(logits.view(-1, PIECES), targets)
     assert set(output.loss_parts) == set(expected)
     for part, value in expected.items():
-        near(output.loss_parts[part], torch.as_tensor(value))
-    chosen = sum(len(tokens) for row in rows for tokens in row.chosen)
-    assert 0 < chosen < sum(len(row.states) * len(row.chosen) for row in rows), "the routers must choose some tokens"
+        check_close(output.loss_parts[part], torch.as_tensor(value))
+    count = sum(len(tokens) for row in rows for tokens in row.selected)
+    assert 0 < count < sum(len(row.states) * len(row.selected) for row in rows), "the routers must choose some tokens"

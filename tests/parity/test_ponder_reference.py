@@ -12,7 +12,7 @@ from adadepth.halting.distribution import TRUNCATIONS
 from adadepth.models.ponder import reference
 from adadepth.models.shared.albert.stepper import Reading
 from tests.models_support import SMALL, padded_batch, small_ponder
-from tests.parity.ponder_variants import plain_pmf, reference_layout
+from tests.parity.ponder_variants import build_reference_layout, compute_plain_pmf
 from tests.parity.references_support import select_options
 
 REFERENCE = {
@@ -25,10 +25,10 @@ REFERENCE = {
 }
 
 
-def reference_weights(seed=0):
-    """A reference classifier with random parameters, large enough for its halting to vary."""
+def draw_reference_weights(seed=0):
+    """Draw parameters of a reference classifier, large enough for its halting to vary."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = reference_layout(120, 32, 16, 32, 64, classes=3)
+    shapes = build_reference_layout(120, 32, 16, 32, 64, classes=3)
     weights = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     weights["ponder.2.weight"] *= 10.0
     return weights | {"embeddings.position_ids": torch.arange(32).unsqueeze(0)}
@@ -42,7 +42,7 @@ def rename_original(name):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_equals_the_reference_classifier(attention):
-    weights = reference_weights()
+    weights = draw_reference_weights()
     config = PonderAlbertConfig(**SMALL, **REFERENCE)
     model = PonderAlbertForSequenceClassification(config).eval()
     model.set_attn_implementation(attention)
@@ -54,7 +54,7 @@ def test_equals_the_reference_classifier(attention):
         outputs = model(**batch, labels=labels)
     options = select_options(reference.forward, config)
     expected = reference.forward(converted, **batch, labels=labels, levels=torch.zeros(4), **options)
-    # The original classifier takes the mean over steps, too.
+    # The original classifier also averages over steps.
     task, divergence = float(expected.loss_parts["task"]) / 6, float(expected.loss_parts["kl"])
 
     assert expected.pmf.std(dim=0).max() > 0.05, "the examples must halt differently"
@@ -78,8 +78,8 @@ def test_losses_equal_a_plain_loop(truncation, direction):
     labels = torch.tensor([0, 2, 1])
     with torch.no_grad():
         outputs = model(**padded_batch(), labels=labels)
-    posteriors = [plain_pmf(row, truncation) for row in outputs.halting_probabilities.tolist()]
-    prior = plain_pmf([0.1] * 6, "leftover" if truncation in ("none", "palbert") else truncation)
+    posteriors = [compute_plain_pmf(row, truncation) for row in outputs.halting_probabilities.tolist()]
+    prior = compute_plain_pmf([0.1] * 6, "leftover" if truncation in ("none", "palbert") else truncation)
     task = divergence = 0.0
     for logits, posterior, label in zip(outputs.step_logits, posteriors, labels, strict=True):
         for step, p in enumerate(posterior):
@@ -93,7 +93,7 @@ def test_losses_equal_a_plain_loop(truncation, direction):
 
 @pytest.mark.parametrize("depth", [1, 6, 43])
 def test_halting_at_the_last_step_only_equals_albert(depth, tmp_path):
-    """With lambda_N = 1 and the others 0 the model is plain ALBERT of depth N, whatever depth the weights came from."""
+    """Check lambda_N = 1 and others 0: plain ALBERT of depth N, whatever depth the weights came from."""
     torch.manual_seed(0)
     sizes = SMALL | {"num_hidden_layers": 6}
     AlbertModel(AlbertConfig(**sizes)).save_pretrained(tmp_path)

@@ -34,26 +34,26 @@ WITH_READOUTS = (
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _every_repack():
+def _force_repacking():
     with every_repack():
         yield
 
 
-def make(model_class, rule="single", **changes):
-    """A model in float64 without dropout."""
+def build_model(model_class, rule="single", **changes):
+    """Build a model in float64 without dropout."""
     torch.manual_seed(0)
     settings = {"num_hidden_layers": STEPS, "num_labels": 3, "initializer_range": 0.2, "act_penalty": 0.01}
     settings |= {"classifier_dropout_prob": 0.0, "readout_weight": WEIGHT, "state_rule": rule}
     return model_class(small_config(**(settings | changes))).double()
 
 
-def some_depths(shape):
-    """From 1 to the cap, all there."""
+def build_depths(shape):
+    """Return depths from 1 to the cap, each of them present."""
     return torch.arange(shape.numel()).mul(7).remainder(STEPS).add(1).view(shape)
 
 
-def read(name, weights, config, state):
-    """The head of a model on one state."""
+def apply_head(name, weights, config, state):
+    """Apply the head of a model to one state."""
     if name == "AlbertActForTokenClassification":
         return apply_linear(weights, "classifier", state)
     if name == "AlbertActForSequenceClassification":
@@ -63,8 +63,8 @@ def read(name, weights, config, state):
     return apply_linear(weights, "predictions.decoder", hidden)
 
 
-def plain_readouts(model, batch, depths):
-    """The sum over units of the mean cross-entropy over what each ran, and its gradients."""
+def compute_plain_readouts(model, batch, depths):
+    """Return the sum over units of the mean cross-entropy over the updates each executed, and its gradients."""
     parameters = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
     tied = {"predictions.decoder.weight": "albert.embeddings.word_embeddings.weight"}
     tied["predictions.decoder.bias"] = "predictions.bias"
@@ -87,7 +87,8 @@ def plain_readouts(model, batch, depths):
             units += 1
             assert len(trails[token]) == depths[row, token]
             losses = [
-                F.cross_entropy(read(type(model).__name__, weights, model.config, x), label) for x in trails[token]
+                F.cross_entropy(apply_head(type(model).__name__, weights, model.config, x), label)
+                for x in trails[token]
             ]
             total = total + sum(losses) / len(losses)
     loss = WEIGHT * total / units
@@ -99,35 +100,35 @@ def plain_readouts(model, batch, depths):
 @pytest.mark.parametrize("rule", quick_one_in(2, ["single", "graves"]))
 @pytest.mark.parametrize("model_class", WITH_READOUTS[:3])
 def test_equals_a_loop_over_tokens_and_iterations(model_class, rule, name):
-    model, batch = make(model_class, rule, execution=name), labelled_batch(model_class)
-    depths = some_depths(batch["input_ids"].shape)
+    model, batch = build_model(model_class, rule, execution=name), labelled_batch(model_class)
+    depths = build_depths(batch["input_ids"].shape)
     prescribe(model.albert, depths)
     outputs = model(**batch)
     assert outputs.updates.equal(depths * batch["attention_mask"].float())
     outputs.loss_parts["readouts"].backward()
-    expected, gradients = plain_readouts(model, batch, depths)
+    expected, gradients = compute_plain_readouts(model, batch, depths)
     torch.testing.assert_close(outputs.loss_parts["readouts"].double(), expected, atol=0, rtol=1e-6)
     scale = max(gradient.norm() for gradient in gradients.values())
     for key, gradient in gradients.items():
-        found = model.get_parameter(key).grad
-        found = torch.zeros_like(gradient) if found is None else found
-        assert (found - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7 * scale, key
+        actual = model.get_parameter(key).grad
+        actual = torch.zeros_like(gradient) if actual is None else actual
+        assert (actual - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7 * scale, key
 
 
 @pytest.mark.parametrize(("rule", "recall"), quick_one_in(2, [("single", False), ("graves", False), ("graves", True)]))
 @pytest.mark.parametrize("model_class", WITH_READOUTS)
 def test_dense_equals_ragged(model_class, rule, recall):
-    model, batch = make(model_class, rule, recall=recall), labelled_batch(model_class)
-    depths = some_depths(batch["input_ids"].flatten(0, -2).shape)
+    model, batch = build_model(model_class, rule, recall=recall), labelled_batch(model_class)
+    depths = build_depths(batch["input_ids"].flatten(0, -2).shape)
     prescribe(model.albert, depths)
-    found = {}
+    by_execution = {}
     for name in ("dense", "ragged"):
         model.config.execution = name
         model.zero_grad()
         outputs = model(**batch)
         outputs.loss.backward()
-        found[name] = outputs, {key: weight.grad.clone() for key, weight in model.named_parameters()}
-    (dense, expected), (ragged, gradients) = found["dense"], found["ragged"]
+        by_execution[name] = outputs, {key: weight.grad.clone() for key, weight in model.named_parameters()}
+    (dense, expected), (ragged, gradients) = by_execution["dense"], by_execution["ragged"]
     for part, value in dense.loss_parts.items():
         torch.testing.assert_close(ragged.loss_parts[part], value, atol=1e-6, rtol=0)
     scale = max(gradient.norm() for gradient in expected.values())
@@ -137,7 +138,7 @@ def test_dense_equals_ragged(model_class, rule, recall):
 
 @pytest.mark.parametrize("rule", ["single", "graves", "accumulated", "basic"])
 def test_states_are_those_of_every_iteration(rule):
-    """Against the recorded hidden states, which are of all tokens."""
+    """Compare with the recorded hidden states, which contain all tokens."""
     torch.manual_seed(0)
     model = AlbertActModel(small_config(state_rule=rule, initializer_range=0.2)).double().eval()
     spread_depths(model)
@@ -153,7 +154,7 @@ def test_states_are_those_of_every_iteration(rule):
 @pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
 def test_values_and_several_classes(problem):
     regression = problem == "regression"
-    model = make(AlbertActForSequenceClassification, num_labels=1 if regression else 3, problem_type=problem)
+    model = build_model(AlbertActForSequenceClassification, num_labels=1 if regression else 3, problem_type=problem)
     batch = padded_batch(LENGTHS)
     labels = torch.tensor([0.5, 2.0, -1.0]) if regression else torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1]])
     outputs = model(**batch, labels=labels, output_hidden_states=True)
@@ -171,26 +172,26 @@ def test_values_and_several_classes(problem):
 
 @pytest.mark.parametrize("model_class", WITH_READOUTS)
 def test_halves_of_a_batch_add_up_to_the_whole(model_class):
-    """Normalised by the whole step's counts, which accumulation and several processes rely on."""
-    model, batch = make(model_class).eval(), labelled_batch(model_class)
+    """Check losses normalised by the counts of the whole step, as gradient accumulation and distributed runs need."""
+    model, batch = build_model(model_class).eval(), labelled_batch(model_class)
     counts = model.count_targets(batch)
     whole = model(**batch)
     assert counts.keys() == whole.loss_parts.keys()
     halves = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 1), slice(1, 3))]
     parts = [model(**half, num_targets=counts).loss_parts["readouts"] for half in halves]
     torch.testing.assert_close(sum(parts), whole.loss_parts["readouts"])
-    weighted = make(model_class, readout_weight=2 * WEIGHT).eval()(**batch)
+    weighted = build_model(model_class, readout_weight=2 * WEIGHT).eval()(**batch)
     torch.testing.assert_close(weighted.loss_parts["readouts"], 2 * whole.loss_parts["readouts"])
 
 
 @pytest.mark.parametrize("model_class", WITH_READOUTS)
-def test_without_weight_nothing_changes(model_class, tmp_path):
-    """No part and no count, the other parts bit for bit; a configuration of before reads as weight 0."""
-    model, batch = make(model_class, readout_weight=0.0), labelled_batch(model_class)
+def test_weight_zero_changes_nothing(model_class, tmp_path):
+    """Check that no part and no count is added, and that configurations without the key load with weight 0."""
+    model, batch = build_model(model_class, readout_weight=0.0), labelled_batch(model_class)
     outputs = model(**batch)
     assert "readouts" not in outputs.loss_parts
     assert "readouts" not in model.count_targets(batch)
-    with_weight = make(model_class)(**batch)
+    with_weight = build_model(model_class)(**batch)
     assert with_weight.loss_parts.keys() - outputs.loss_parts.keys() == {"readouts"}
     for name, part in outputs.loss_parts.items():
         assert torch.equal(part, with_weight.loss_parts[name]), name
@@ -200,17 +201,17 @@ def test_without_weight_nothing_changes(model_class, tmp_path):
     assert AlbertActConfig(**saved).readout_weight == 0.0
 
 
-def test_padding_and_ignored_labels_are_no_units():
-    model = make(AlbertActForTokenClassification)
+def test_padding_and_ignored_labels_do_not_count():
+    model = build_model(AlbertActForTokenClassification)
     batch = labelled_batch(AlbertActForTokenClassification)
     wide = {name: F.pad(value, (0, 5), value=-100 if name == "labels" else 0) for name, value in batch.items()}
-    parts = [model(**given).loss_parts["readouts"] for given in (batch, wide)]
+    parts = [model(**inputs).loss_parts["readouts"] for inputs in (batch, wide)]
     torch.testing.assert_close(parts[1], parts[0], atol=1e-6, rtol=0)
     batch["labels"].fill_(-100)
     assert model(**batch).loss_parts["readouts"] == 0
 
 
-def test_refusals():
+def test_invalid_weights_are_refused():
     with pytest.raises(ConfigError, match=r"readout_weight=0\.5: question answering has no readouts; set it to 0"):
         AlbertActForQuestionAnswering(small_config(readout_weight=0.5))
     with pytest.raises(ConfigError, match=r"readout_weight=-1\.0 must be at least 0"):

@@ -33,13 +33,11 @@ from tests.albert_act_support import labelled_batch
 from tests.marks_support import mostly_slow
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths
 from tests.parity.references_support import copy_weights, select_options
-from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, SCORES, set_scores, texts
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
-from tests.unit.models.par_xl_support import small_supernet, words
-from tests.unit.models.routed.routed_support import RIGHT
-from tests.unit.models.routed.routed_support import small as small_routed
-from tests.unit.models.trm_support import puzzles
-from tests.unit.models.trm_support import small as small_trm
+from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, SCORES, draw_texts, set_scores
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
+from tests.unit.models.par_xl_support import build_supernet, draw_words
+from tests.unit.models.routed.routed_support import RIGHT, build_routed
+from tests.unit.models.trm_support import build_trm, draw_puzzles
 
 SEEDS = (0, 1, 2)
 
@@ -117,7 +115,7 @@ def compare_adalayers(model_class: Any, labels: Tensor, seed: int, training: boo
     fields = HEAD | {"distribution_cutoff": 0.02, "lambda_distribution_entropy": 0.3, "num_labels": 3}
     model = model_class(AdaLayersConfig(base_config=BASES["bert"], **fields)).double().train(training)
     set_scores(model, SCORES)
-    batch = texts(seed=seed)
+    batch = draw_texts(seed=seed)
     outputs = model(**batch, labels=labels)
     weights = copy_weights(model)
     with torch.no_grad():
@@ -135,14 +133,14 @@ def compare_adalayers(model_class: Any, labels: Tensor, seed: int, training: boo
 
 
 def compare_par_xl(seed: int, training: bool) -> Comparison:
-    model = small_supernet(gate_seed=seed, cutoffs=[10, 25]).double().train(training)
+    model = build_supernet(gate_seed=seed, cutoffs=[10, 25]).double().train(training)
     model.set_step(2, 5)
     noise, temperature = (model._noise, model.temperature) if training else (torch.zeros(4, 3), 1.0)
     memory = torch.zeros(4, 2, 0, 16)
     if seed:  # later segments have the memory of the first one
         with torch.no_grad():
-            memory = model(words(length=4, seed=seed)).memory
-    ids, targets = words(length=3, seed=seed + 10), words(length=3, seed=seed + 20)
+            memory = model(draw_words(length=4, seed=seed)).memory
+    ids, targets = draw_words(length=3, seed=seed + 10), draw_words(length=3, seed=seed + 20)
     targets[0, 2] = -100
     outputs = model(ids, targets=targets, memory=memory)
     weights = copy_weights(model)
@@ -160,10 +158,10 @@ def compare_par_xl(seed: int, training: bool) -> Comparison:
 
 
 def compare_routed(seed: int, training: bool) -> Comparison:
-    model = small_routed(recursions=3, prelude=1, coda=1, routing_weight=0.5, keys_and_values="selected").train(
+    model = build_routed(recursions=3, prelude=1, coda=1, routing_weight=0.5, keys_and_values="selected").train(
         training
     )
-    ids, labels = draw_texts(model.config.vocab_size, RIGHT, seed)
+    ids, labels = draw_labelled_ids(model.config.vocab_size, RIGHT, seed)
     outputs = model(ids, attention_mask=RIGHT, labels=labels)
     weights = copy_weights(model)
     options = select_options(routed.forward, model.config)
@@ -171,15 +169,15 @@ def compare_routed(seed: int, training: bool) -> Comparison:
     expected = routed.forward(weights, ids, RIGHT, labels, training, **options)
     real = RIGHT.bool()
     depths = outputs.trace.updates[real].tolist(), [depth for row in expected.depths for depth in row]
-    with torch.no_grad():  # in training, logits are made without labels alone
+    with torch.no_grad():  # in training, logits are only computed without labels
         pairs = {"logits": (model(ids, attention_mask=RIGHT).logits[real], torch.cat(expected.logits))}
     return Comparison(model, weights, depths, pairs | pair_losses(outputs, expected), (outputs.loss, expected.loss))
 
 
 def compare_trm(seed: int, training: bool) -> Comparison:
     # With one cycle, a gradient would cross the boundary of steps if states were not detached.
-    model = small_trm(puzzle_kinds=2, cycles=2 - seed % 2).double().train(training)
-    cells, labels = puzzles(3, seed=seed)
+    model = build_trm(puzzle_kinds=2, cycles=2 - seed % 2).double().train(training)
+    cells, labels = draw_puzzles(3, seed=seed)
     kinds = torch.tensor([0, 1, 1])
     with torch.no_grad():  # some of the first estimates are above 0
         model.q_head.bias -= model(cells, puzzle_kinds=kinds, run_all_steps=True).halting_logits[:, 0].mean()
@@ -192,7 +190,7 @@ def compare_trm(seed: int, training: bool) -> Comparison:
     return Comparison(model, weights, depths, pairs | pair_losses(outputs, expected), (outputs.loss, expected.loss))
 
 
-def draw_texts(words: int, mask: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def draw_labelled_ids(words: int, mask: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Return ids of texts with padding at the end, and labels, one of which is missing in every text."""
     ids = torch.randint(3, words, mask.shape, generator=torch.Generator().manual_seed(seed)) * mask
     labels = ids.masked_fill(mask == 0, -100)
@@ -207,15 +205,15 @@ def compare_looped(seed: int, training: bool) -> Comparison:
     model = LoopedForCausalLM(LoopedConfig(**sizes, **ouro, num_loops=3, initializer_range=0.3)).double()
     with torch.no_grad():
         model.model.gate.weight.mul_(3.0)
-    ids, labels = draw_texts(31, RIGHT, seed)
+    ids, labels = draw_labelled_ids(31, RIGHT, seed)
     options = select_options(looped.forward, model.config)
     run = partial(looped.forward, input_ids=ids, attention_mask=RIGHT, labels=labels, quantile=0.6, **options)
     return compare_words(model.train(training), run, ids, labels, "quantile:0.6")
 
 
 def compare_early_exit(seed: int, training: bool) -> Comparison:
-    model = small_early_exit().double().train(training)
-    ids, labels = draw_texts(model.config.vocab_size, RIGHT, seed)
+    model = build_early_exit().double().train(training)
+    ids, labels = draw_labelled_ids(model.config.vocab_size, RIGHT, seed)
     options = select_options(early_exit.forward, model.config)
     options["rms_norm_eps"] = model.config.base_config.rms_norm_eps
     run = partial(early_exit.forward, input_ids=ids, attention_mask=RIGHT, labels=labels, confidence=0.2, **options)
@@ -228,13 +226,13 @@ def compare_words(
     """Compare all steps of a language model; in training it makes logits without labels alone."""
     options = {"attention_mask": RIGHT, "exit_rule": rule, "run_all_steps": True}
     with torch.no_grad():
-        shown = model(ids, **options)
+        predicted = model(ids, **options)
     outputs, weights, real = model(ids, labels=labels, **options), copy_weights(model), RIGHT.bool()
     expected = run(weights)
     depths = outputs.exit_steps[real].tolist(), [step for row in expected.exit_steps for step in row]
     pairs = {
-        "logits": (shown.logits[real], torch.cat(expected.logits)),
-        "step_logits": (shown.step_logits[...][real], torch.cat(expected.step_logits)),
+        "logits": (predicted.logits[real], torch.cat(expected.logits)),
+        "step_logits": (predicted.step_logits[...][real], torch.cat(expected.step_logits)),
     }
     return Comparison(model, weights, depths, pairs | pair_losses(outputs, expected), (outputs.loss, expected.loss))
 
@@ -244,7 +242,7 @@ def is_quick(case: tuple[str, int, bool]) -> bool:
     return case[1:] in {(0, True), (1, False)}
 
 
-TOKEN_LABELS = (texts()["input_ids"] % 3).masked_fill(texts()["attention_mask"] == 0, -100)
+TOKEN_LABELS = (draw_texts()["input_ids"] % 3).masked_fill(draw_texts()["attention_mask"] == 0, -100)
 COMPARISONS: dict[str, Callable[[int, bool], Comparison]] = {
     "albert_act": compare_albert_act,
     "ponder": compare_ponder,
@@ -261,13 +259,17 @@ COMPARISONS: dict[str, Callable[[int, bool], Comparison]] = {
 @pytest.mark.parametrize(
     ("family", "seed", "training"), mostly_slow(product(COMPARISONS, SEEDS, (True, False)), is_quick)
 )
-def test_a_family_is_its_reference(family: str, seed: int, training: bool) -> None:
+def test_a_family_equals_its_reference(family: str, seed: int, training: bool) -> None:
     model, weights, depths, pairs, losses = COMPARISONS[family](seed, training)
     assert depths[0] == depths[1]
     assert len(depths[0]) == 1 or len(set(depths[0])) > 1, "the units must differ in depth"
-    for name, (found, expected) in pairs.items():
+    for name, (actual, expected) in pairs.items():
         torch.testing.assert_close(
-            found.double(), expected.double(), atol=1e-6, rtol=1e-5, msg=lambda message, name=name: f"{name}: {message}"
+            actual.double(),
+            expected.double(),
+            atol=1e-6,
+            rtol=1e-5,
+            msg=lambda message, name=name: f"{name}: {message}",
         )
     torch.testing.assert_close(losses[0].double(), losses[1].double(), atol=1e-6, rtol=1e-5)
     for loss in losses:
@@ -277,5 +279,5 @@ def test_a_family_is_its_reference(family: str, seed: int, training: bool) -> No
     scale = max(float(gradient.norm()) for gradient in gradients.values() if gradient is not None)
     for name, weight in learned.items():
         pair = (weight.grad, gradients[name])
-        found, expected = (torch.zeros_like(weight) if gradient is None else gradient for gradient in pair)
-        assert float((found - expected).norm()) <= 1e-5 * float(expected.norm()) + 1e-6 * scale, name
+        actual, expected = (torch.zeros_like(weight) if gradient is None else gradient for gradient in pair)
+        assert float((actual - expected).norm()) <= 1e-5 * float(expected.norm()) + 1e-6 * scale, name

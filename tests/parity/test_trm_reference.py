@@ -1,4 +1,4 @@
-"""Folders that the published TRM and HRM code writes, read by name: the numbers of its own forward passes.
+"""Folders written by the published TRM and HRM code, loaded by name: results of its own forward passes.
 
 `ADADEPTH_TRM=FOLDER pytest tests/parity/test_trm_reference.py` compares with a checkout of
 SamsungSAILMontreal/TinyRecursiveModels (e7b6871), which contains HRM too, and `ADADEPTH_HRM=FOLDER` with one of
@@ -26,7 +26,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from adadepth import TrmForPuzzles
 from tests.marks_support import quick_one_in
-from tests.unit.models.trm_published_support import SUDOKU, published_arch
+from tests.unit.models.trm_published_support import SUDOKU, build_published_arch
 
 _FOLDERS = {"trm": os.environ.get("ADADEPTH_TRM"), "hrm": os.environ.get("ADADEPTH_HRM")}
 _CLASSES = {
@@ -44,8 +44,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 
 @contextmanager
-def _importable(folder: str) -> Iterator[None]:
-    """Import `models.*` from a checkout within the `with` block, and forget it afterwards."""
+def _make_importable(folder: str) -> Iterator[None]:
+    """Make `models.*` of a checkout importable within the `with` block, and remove it afterwards."""
     attention: Any = ModuleType("flash_attn_interface")
     attention.flash_attn_func = _attend
     einops: Any = ModuleType("einops")
@@ -68,7 +68,7 @@ def build_published(kind: str, arch: dict[str, Any], sizes: dict[str, Any]) -> A
     if (folder := _FOLDERS[checkout]) is None:
         pytest.skip(f"ADADEPTH_{checkout.upper()} names no checkout")
     module, _, class_name = name.partition("@")
-    with _importable(folder):
+    with _make_importable(folder):
         torch.manual_seed(0)
         model = getattr(importlib.import_module(f"models.{module}"), class_name)({**arch, **sizes}).eval()
     with torch.no_grad():
@@ -110,7 +110,7 @@ def run_published(model: Any, cells: Tensor, kinds: Tensor, steps: int) -> tuple
 def test_a_published_folder_gives_the_published_numbers(
     tmp_path: Path, kind: str, changes: dict[str, Any], steps: int
 ) -> None:
-    arch = published_arch("trm" if kind == "trm" else "hrm", **changes, halt_max_steps=steps)
+    arch = build_published_arch("trm" if kind == "trm" else "hrm", **changes, halt_max_steps=steps)
     sizes = {"batch_size": 4, "vocab_size": 11, "seq_len": 81, "num_puzzle_identifiers": 3}
     model = build_published(kind, arch, sizes)
     torch.save(
@@ -123,10 +123,10 @@ def test_a_published_folder_gives_the_published_numbers(
     generator = torch.Generator().manual_seed(1)
     cells, kinds = torch.randint(1, 11, (4, 81), generator=generator), torch.tensor([0, 2, 1, 0])
     with torch.no_grad():
-        found = ours(input_ids=cells, puzzle_kinds=kinds, run_all_steps=True)
+        outputs = ours(input_ids=cells, puzzle_kinds=kinds, run_all_steps=True)
     logits, halting = run_published(model, cells, kinds, steps)
-    assert found.step_logits.shape == logits.shape
+    assert outputs.step_logits.shape == logits.shape
     assert float(logits.std()) > 0.1, "the comparison has something to compare"
-    torch.testing.assert_close(found.step_logits, logits, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found.halting_logits, halting, atol=1e-5, rtol=1e-5)
-    assert found.exit_steps.tolist() == [steps] * 4, "as the published evaluation, which never halts"
+    torch.testing.assert_close(outputs.step_logits, logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs.halting_logits, halting, atol=1e-5, rtol=1e-5)
+    assert outputs.exit_steps.tolist() == [steps] * 4, "as the published evaluation, which never halts"

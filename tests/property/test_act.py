@@ -1,4 +1,4 @@
-"""Laws of the halting arithmetic, for any probabilities."""
+"""Properties of the halting arithmetic, for any probabilities."""
 
 import pytest
 import torch
@@ -31,8 +31,8 @@ def roll(probabilities, epsilon=0.01, cap="reference", valid=None):
     return state, torch.stack(weights, dim=-1)
 
 
-def brute_force(row, epsilon, cap):
-    """Updates, remainder and weights of one token, from the definition."""
+def compute_by_definition(row, epsilon, cap):
+    """Compute updates, remainder and weights of one token from the definition."""
     total, weights = 0.0, [0.0] * len(row)
     for step, p in enumerate(row):
         last = step == len(row) - 1
@@ -46,26 +46,26 @@ def brute_force(row, epsilon, cap):
 @pytest.mark.parametrize("cap", CapRemainder)
 @given(probabilities=PROBABILITIES)
 def test_equals_the_definition(probabilities, cap):
-    # In float64 the sums of the brute force cross the threshold where float32 sums do, except within rounding of it.
+    # Sums of the definition in float64 cross the threshold where float32 sums do, except within rounding of it.
     margin = (probabilities.double().cumsum(-1) - 0.99).abs().min()
     state, weights = roll(probabilities, cap=cap)
     if margin < 1e-5:
         return
     for token, row in enumerate(probabilities.tolist()):
-        updates, remainder, expected = brute_force(row, 0.01, cap)
+        updates, remainder, expected = compute_by_definition(row, 0.01, cap)
         assert state.updates[0, token] == updates
         assert state.remainders[0, token].item() == pytest.approx(remainder, abs=1e-5)
         assert weights[0, token].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @given(probabilities=PROBABILITIES, epsilons=st.tuples(st.floats(0.001, 0.9), st.floats(0.001, 0.9)))
-def test_a_larger_epsilon_never_deepens(probabilities, epsilons):
+def test_a_larger_epsilon_never_increases_updates(probabilities, epsilons):
     small, large = sorted(epsilons)
     assert (roll(probabilities, large)[0].updates <= roll(probabilities, small)[0].updates).all()
 
 
 @given(probabilities=PROBABILITIES)
-def test_padding_starts_halted_and_stays_so(probabilities):
+def test_padding_starts_halted_and_stays_halted(probabilities):
     valid = torch.zeros(1, probabilities.shape[0], dtype=torch.bool)
     state, weights = roll(probabilities, valid=valid)
     assert not (state.updates.any())
@@ -73,7 +73,7 @@ def test_padding_starts_halted_and_stays_so(probabilities):
     assert not (weights.any())
 
 
-def test_only_the_switch_gives_capped_tokens_a_gradient():
+def test_capped_tokens_have_a_gradient_except_in_the_reference():
     for cap, pushed in (("reference", False), ("penalty", True), ("forced", True)):
         probabilities = torch.full((1, 3), 0.1, requires_grad=True)
         state, _ = roll(probabilities, cap=cap)
@@ -82,7 +82,7 @@ def test_only_the_switch_gives_capped_tokens_a_gradient():
         assert (gradient is not None and bool(gradient.any())) == pushed, cap
 
 
-def test_remainder_pushes_every_earlier_probability_alike():
+def test_remainder_has_equal_gradients_for_earlier_probabilities():
     probabilities = torch.tensor([[0.3, 0.4, 0.9]], requires_grad=True)
     state, _ = roll(probabilities)
     gradient = torch.autograd.grad(state.remainders.sum(), probabilities)[0]
@@ -91,7 +91,7 @@ def test_remainder_pushes_every_earlier_probability_alike():
 
 @given(probabilities=PROBABILITIES, seed=st.integers(0, 1000))
 def test_single_stream_unrolls_to_a_sum(probabilities, seed):
-    """x_final = sum_n w_n prod_{m>n}(1 - w_m) y_n + prod_m (1 - w_m) x_0, for outputs that ignore the state."""
+    """Compare with x_final = sum_n w_n prod_{m>n}(1 - w_m) y_n + prod_m (1 - w_m) x_0 for constant outputs."""
     generator = torch.Generator().manual_seed(seed)
     tokens, steps = probabilities.shape
     outputs = torch.randn(steps, 1, tokens, 3, generator=generator)

@@ -16,7 +16,7 @@ from adadepth.halting.distribution import (
     halting_logits,
     uniform_prior,
 )
-from tests.parity.ponder_variants import plain_pmf
+from tests.parity.ponder_variants import compute_plain_pmf
 
 PROBABILITIES = st.integers(1, 8).flatmap(
     lambda steps: st.lists(
@@ -26,30 +26,34 @@ PROBABILITIES = st.integers(1, 8).flatmap(
 LEVELS = st.floats(0.0, 1.0, width=32)
 
 
-def distribution(probabilities, truncation="leftover"):
+def build_distribution(probabilities, truncation="leftover"):
     return halting_distribution(halting_logits(probabilities), truncation)
 
 
-def plain_kl(p, q):
+def compute_plain_kl(p, q):
     return sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True) if a > 0)
 
 
 @pytest.mark.parametrize("truncation", TRUNCATIONS)
 @given(probabilities=PROBABILITIES)
 def test_every_quantity_equals_a_plain_loop(truncation, probabilities):
-    found = distribution(probabilities, truncation)
+    distribution = build_distribution(probabilities, truncation)
     for row, lambdas in enumerate(probabilities.tolist()):
         if truncation == "renormalise" and math.prod(1 - p for p in lambdas) > 0.999:
-            continue  # the loop divides by next to nothing
+            continue  # the loop divides by almost zero
         reached = [1 - math.prod(1 - p for p in lambdas[:n]) for n in range(len(lambdas))]
         if truncation == "palbert" and any(abs(value - 0.95) < 1e-5 for value in reached):
-            continue  # rounding decides
-        pmf = plain_pmf(lambdas, truncation)
+            continue  # the result depends on rounding
+        pmf = compute_plain_pmf(lambdas, truncation)
         cdf = [sum(pmf[: n + 1]) for n in range(len(pmf))]
-        assert found.pmf[row].tolist() == pytest.approx(pmf, abs=1e-4)
-        assert found.cdf()[row].tolist() == pytest.approx(cdf, abs=1e-4)
-        assert found.expected_steps()[row].item() == pytest.approx(sum(n * p for n, p in enumerate(pmf, 1)), abs=1e-3)
-        assert found.entropy()[row].item() == pytest.approx(-sum(p * math.log(p) for p in pmf if p > 0), abs=1e-3)
+        assert distribution.pmf[row].tolist() == pytest.approx(pmf, abs=1e-4)
+        assert distribution.cdf()[row].tolist() == pytest.approx(cdf, abs=1e-4)
+        assert distribution.expected_steps()[row].item() == pytest.approx(
+            sum(n * p for n, p in enumerate(pmf, 1)), abs=1e-3
+        )
+        assert distribution.entropy()[row].item() == pytest.approx(
+            -sum(p * math.log(p) for p in pmf if p > 0), abs=1e-3
+        )
 
 
 @pytest.mark.parametrize("direction", KL_DIRECTIONS)
@@ -57,34 +61,36 @@ def test_every_quantity_equals_a_plain_loop(truncation, probabilities):
 @given(probabilities=PROBABILITIES)
 def test_divergence_equals_a_plain_loop(truncation, direction, probabilities):
     probabilities = probabilities.clamp(1e-4, 1 - 1e-4)
-    found, steps = distribution(probabilities, truncation), probabilities.shape[1]
+    distribution, steps = build_distribution(probabilities, truncation), probabilities.shape[1]
     priors = [
-        (geometric_prior(0.2, steps, truncation), plain_pmf([0.2] * steps, truncation)),
+        (geometric_prior(0.2, steps, truncation), compute_plain_pmf([0.2] * steps, truncation)),
         (uniform_prior(steps), [1 / steps] * steps),
     ]
     for prior, plain_prior in priors:
         assert prior.pmf.tolist() == pytest.approx(plain_prior, abs=1e-6)
         for row, lambdas in enumerate(probabilities.tolist()):
-            posterior = plain_pmf(lambdas, truncation)
+            posterior = compute_plain_pmf(lambdas, truncation)
             pair = (posterior, plain_prior) if direction == "posterior_prior" else (plain_prior, posterior)
-            assert halting_kl(found, prior, direction)[row].item() == pytest.approx(plain_kl(*pair), abs=1e-3)
-    assert (halting_kl(found, found, direction) == 0).all()
+            assert halting_kl(distribution, prior, direction)[row].item() == pytest.approx(
+                compute_plain_kl(*pair), abs=1e-3
+            )
+    assert (halting_kl(distribution, distribution, direction) == 0).all()
 
 
 @given(probabilities=PROBABILITIES, q=LEVELS)
 def test_a_quantile_is_the_first_step_above_its_level(probabilities, q):
-    found = distribution(probabilities)
-    for cdf, step in zip(found.cdf().tolist(), found.quantile(q).tolist(), strict=True):
+    distribution = build_distribution(probabilities)
+    for cdf, step in zip(distribution.cdf().tolist(), distribution.quantile(q).tolist(), strict=True):
         assert step == next((n for n, value in enumerate(cdf, 1) if value > q), len(cdf))
 
 
 @pytest.mark.parametrize("truncation", ["renormalise", "leftover"])
 @given(probabilities=PROBABILITIES)
 def test_gradients_are_those_of_double_precision(probabilities, truncation):
-    """Against the product form differentiated in float64, away from its singularities."""
+    """Compare with the product form differentiated in float64, away from its singularities."""
     probabilities = probabilities.clamp(0.02, 0.98)
     single, double = (probabilities.to(kind).clone().requires_grad_() for kind in (torch.float32, torch.float64))
-    distribution(single, truncation).expected_steps().sum().backward()
+    build_distribution(single, truncation).expected_steps().sum().backward()
 
     reached = torch.cat([torch.ones(len(double), 1, dtype=torch.float64), (1 - double).cumprod(-1)], dim=-1)
     pmf = double * reached[:, :-1]

@@ -1,6 +1,6 @@
-"""Any value for any public key: it is taken, or refused in lines for people, never a traceback, and leaves nothing.
+"""Any value of any public key: accepted, or refused in readable lines without a traceback, and without files.
 
-A run begins to write only after composing and checking, which is why these are all that a value must pass here.
+A run writes only after composing and checking its configuration, so these two steps are all that is run here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from adadepth.cli.validation import build_config
 from adadepth.errors import UserError
 from tests.configs.support import composed
 
-# Together they have every public key.
-_PLACES = (
+# Configurations that together have every public key.
+_CONFIGS = (
     ("act_tiny",), ("ponder_tiny",), ("ponder_parity",), ("adalayers_tiny",), ("par_tiny",), ("trm_tiny",),
     ("act_hops",), ("act_maze",), ("act_addition",), ("act_squad",), ("act_swag",), ("conll_tagger",),
     ("trm_tiny", "dataset=sudoku_extreme"), ("trm_tiny", "dataset=maze_path"), ("ponder_tiny", "model=pabee_mini"),
@@ -41,7 +41,7 @@ _READ_WITH = {  # a key that only another mode reads
     **dict.fromkeys(("text", "input", "output"), ("mode=predict", "checkpoint=a", "input=a")),
 }
 KEYS = sorted(set(list_keys()))
-_OF_EVERY_RUN = [key for key in KEYS if not key.startswith(("model.", "dataset."))]  # one place has them all
+_OF_EVERY_RUN = [key for key in KEYS if not key.startswith(("model.", "dataset."))]  # one configuration has them all
 _HUGE = (2**63, -(2**63) - 1, 10**400)
 _NUMBERS = (0, -1, 3, 0.5, 1e308, float("nan"), float("inf"), -float("inf"), *_HUGE)
 _TEXTS = (
@@ -60,7 +60,7 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-# One of each shape.
+# One value of each shape.
 SHAPES: tuple[Any, ...] = (
     None, True, *_NUMBERS, *_TEXTS, b"x", [], [[]], [None], [True], [3], [[3]], ["a"], [float("nan")], [2**63],
     ["\ud800"], ["a\nb"], [{}], [{"path": 3}], [{"path": ["a"]}], {}, {"a": 1}, {"a": {"b": [[]]}}, {3: 4}, {None: 1},
@@ -69,8 +69,8 @@ SHAPES: tuple[Any, ...] = (
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`output_dir` is a folder of the working folder, caches and settings are in the home."""
+def _check_no_files_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set all output, cache and settings directories to an empty folder, and check that it stays empty."""
     monkeypatch.chdir(tmp_path)
     for name in ("HOME", "ADADEPTH_CACHE", "HF_HOME", "MPLCONFIGDIR"):
         monkeypatch.setenv(name, str(tmp_path))
@@ -79,15 +79,15 @@ def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @cache
-def _home(key: str) -> bytes:
-    """A configuration that has the key; to read it again takes a sixth of the time of copying it."""
-    for root, *options in _PLACES:
-        found = composed(root, *options, *_READ_WITH.get(key, ()))
-        if _has_key(found, key):
-            with open_dict(found):
-                found.hydra = {"overrides": {"task": list(found.hydra.overrides.task)}}  # all that is read of it
-            return pickle.dumps(found)
-    raise AssertionError(f"add a place that has {key}")
+def _pickle_config(key: str) -> bytes:
+    """Return a pickled configuration that has the key; unpickling takes a sixth of the time of a copy."""
+    for root, *options in _CONFIGS:
+        config = composed(root, *options, *_READ_WITH.get(key, ()))
+        if _has_key(config, key):
+            with open_dict(config):
+                config.hydra = {"overrides": {"task": list(config.hydra.overrides.task)}}  # the only part that is read
+            return pickle.dumps(config)
+    raise AssertionError(f"add to _CONFIGS a configuration that has {key}")
 
 
 def _has_key(config: DictConfig, key: str) -> bool:
@@ -96,12 +96,12 @@ def _has_key(config: DictConfig, key: str) -> bool:
     return node is not None and leaf in node
 
 
-def refuse_or_take(key: str, value: Any) -> None:
-    """Set a value as a YAML file does; what is taken can be recorded, what is not is told in lines."""
-    found = pickle.loads(_home(key))
+def check_value(key: str, value: Any) -> None:
+    """Set a value as a YAML file does; an accepted value must be recordable, a refused one explained in lines."""
+    config = pickle.loads(_pickle_config(key))
     try:
-        OmegaConf.update(found, key, value, merge=True)
-        taken = dataclasses.asdict(build_config(found))
+        OmegaConf.update(config, key, value, merge=True)
+        taken = dataclasses.asdict(build_config(config))
     except (UserError, OmegaConfBaseException, OverflowError) as error:
         lines = format_config_error(error, list).splitlines()
         assert lines
@@ -110,29 +110,29 @@ def refuse_or_take(key: str, value: Any) -> None:
         json.dumps(taken, ensure_ascii=False).encode()
 
 
-def test_every_key_has_a_place() -> None:
-    """A new model family or dataset type whose keys no configuration of `_PLACES` has fails here, in seconds."""
-    configs = [composed(*place) for place in _PLACES]
+def test_every_key_is_in_a_configuration() -> None:
+    """Check that new families or dataset types have all their keys in a configuration of `_CONFIGS`."""
+    configs = [composed(*arguments) for arguments in _CONFIGS]
     missing = [key for key in KEYS if not any(_has_key(config, key) for config in configs)]
-    assert not missing, "add to _PLACES a configuration that has each of these keys"
+    assert not missing, "add to _CONFIGS a configuration that has each of these keys"
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(key=st.sampled_from(_OF_EVERY_RUN), value=VALUES)
-def test_a_value_is_taken_or_refused_in_lines(key: str, value: Any) -> None:
-    refuse_or_take(key, value)
+def test_a_value_is_accepted_or_refused_in_lines(key: str, value: Any) -> None:
+    check_value(key, value)
 
 
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(key=st.sampled_from(KEYS), value=VALUES)
-def test_any_value_is_taken_or_refused_in_lines(key: str, value: Any) -> None:
-    refuse_or_take(key, value)
+def test_any_value_of_any_key_is_accepted_or_refused_in_lines(key: str, value: Any) -> None:
+    check_value(key, value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
-def test_every_key_takes_or_refuses_a_third_of_the_shapes(key: str) -> None:
-    """Neighbouring keys, which are often checked alike, get different thirds."""
+def test_every_key_accepts_or_refuses_a_third_of_the_shapes(key: str) -> None:
+    """Give neighbouring keys, which are often checked alike, different thirds of the shapes."""
     for value in SHAPES[KEYS.index(key) % 3 :: 3]:
-        refuse_or_take(key, value)
+        check_value(key, value)

@@ -1,4 +1,4 @@
-"""Laws of layer weights, for any scores."""
+"""Properties of layer weights, for any scores."""
 
 import math
 
@@ -11,8 +11,8 @@ from adadepth.halting.layer_mixing import expected_state, layer_weights, weights
 
 
 @st.composite
-def settings(draw, *, distinct=False):
-    """Scores, which differ by at least 0.02 if asked for, and options that a configuration accepts."""
+def draw_settings(draw, *, distinct=False):
+    """Draw scores, which differ by at least 0.02 if `distinct`, and options that a configuration accepts."""
     layers = draw(st.integers(1, 26))
     score = st.integers(-200, 200).map(lambda number: number / 50) if distinct else st.floats(-4, 4, width=32)
     scores = torch.tensor(draw(st.lists(score, min_size=layers, max_size=layers, unique=distinct)))
@@ -25,27 +25,27 @@ def settings(draw, *, distinct=False):
     return scores, options
 
 
-def plain_weights(scores, alpha, cutoff, top_k, active):
-    """The definition in double precision: who takes part, their softmax, and what is left of it above the cutoff."""
+def compute_plain_weights(scores, alpha, cutoff, top_k, active):
+    """Compute the definition in double precision: top-k scores, their softmax, and what exceeds the cutoff."""
     logits = {layer: alpha * score for layer, score in enumerate(scores) if active is None or layer in active}
-    chosen = sorted(logits, key=logits.__getitem__, reverse=True)[: top_k or len(scores)]
-    powers = {layer: math.exp(logits[layer] - logits[chosen[0]]) for layer in chosen}
+    top_layers = sorted(logits, key=logits.__getitem__, reverse=True)[: top_k or len(scores)]
+    powers = {layer: math.exp(logits[layer] - logits[top_layers[0]]) for layer in top_layers}
     weights = {layer: power / sum(powers.values()) for layer, power in powers.items()}
-    left = {layer: weight for layer, weight in weights.items() if weight > cutoff or layer == chosen[0]}
-    return [left.get(layer, 0.0) / sum(left.values()) for layer in range(len(scores))]
+    remaining = {layer: weight for layer, weight in weights.items() if weight > cutoff or layer == top_layers[0]}
+    return [remaining.get(layer, 0.0) / sum(remaining.values()) for layer in range(len(scores))]
 
 
-@given(settings(distinct=True))  # which of equal ones is cut is open
+@given(draw_settings(distinct=True))  # which of equal scores is cut is undefined
 def test_weights_equal_their_definition(case):
     scores, options = case
-    found = layer_weights(scores, **options)
-    raw = plain_weights(scores.tolist(), **{**options, "cutoff": 0.0})
+    weights = layer_weights(scores, **options)
+    raw = compute_plain_weights(scores.tolist(), **{**options, "cutoff": 0.0})
     assume(options["cutoff"] == 0.0 or all(abs(weight - options["cutoff"]) > 1e-5 for weight in raw))
-    assert found.tolist() == pytest.approx(plain_weights(scores.tolist(), **options), abs=1e-4)
+    assert weights.tolist() == pytest.approx(compute_plain_weights(scores.tolist(), **options), abs=1e-4)
 
 
-@given(settings())
-def test_weights_are_a_distribution_over_the_layers_asked_for(case):
+@given(draw_settings())
+def test_weights_are_a_distribution_over_active_layers(case):
     scores, options = case
     weights = layer_weights(scores, **options)
     assert (weights >= 0).all()

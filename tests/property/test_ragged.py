@@ -1,4 +1,4 @@
-"""Ragged execution equals dense execution and a loop over tokens, for any depths, padding, batch and precision."""
+"""Ragged execution against dense execution and a loop over tokens, for any depths, padding, batch and precision."""
 
 import pytest
 import torch
@@ -13,31 +13,31 @@ from tests.models_support import small_config
 from tests.parity.act_variants import encode_variant
 
 MAX_UPDATES = 5
-# Of no influence on the keys' softmax: their true gradient is 0.
+# Without influence on the softmax over keys: their true gradient is 0.
 NO_GRADIENT = "attention.key.bias"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _every_repack():
+def _force_repacking():
     with every_repack():
         yield
 
 
 @st.composite
-def batches(draw):
-    """Ids, a mask with padding anywhere (each row has a token), segments, and how deep each token goes."""
+def draw_batches(draw):
+    """Draw ids, a mask with padding anywhere (each row has a token), segments, and the depth of each token."""
     rows, length = draw(st.integers(1, 4)), draw(st.integers(1, 7))
 
-    def table(values):
+    def draw_table(values):
         return torch.tensor(draw(st.lists(values, min_size=rows * length, max_size=rows * length))).view(rows, length)
 
-    mask = table(st.integers(0, 1))
-    mask[torch.arange(rows), table(st.integers(0, length - 1))[:, 0]] = 1
+    mask = draw_table(st.integers(0, 1))
+    mask[torch.arange(rows), draw_table(st.integers(0, length - 1))[:, 0]] = 1
     return {
-        "input_ids": table(st.integers(1, 119)) * mask,
+        "input_ids": draw_table(st.integers(1, 119)) * mask,
         "attention_mask": mask,
-        "token_type_ids": table(st.integers(0, 1)) * mask,
-    }, table(st.integers(1, MAX_UPDATES))
+        "token_type_ids": draw_table(st.integers(0, 1)) * mask,
+    }, draw_table(st.integers(1, MAX_UPDATES))
 
 
 def make_model(depths, **changes):
@@ -49,7 +49,7 @@ def make_model(depths, **changes):
 
 
 def run(model, batch, name):
-    """Outputs, and the gradient of a loss that reads states, remainders, probabilities and the pooled token."""
+    """Return outputs and the gradient of a loss that reads states, remainders, probabilities and the pooled token."""
     model.config.execution = name
     model.zero_grad()
     outputs = model(**batch, output_hidden_states=True)
@@ -60,16 +60,16 @@ def run(model, batch, name):
     return outputs, {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
 
-def assert_same_gradients(found, expected):
+def check_gradients(actual, expected):
     scale = max(gradient.norm() for gradient in expected.values())
     for name, gradient in expected.items():
         if not name.endswith(NO_GRADIENT):
-            # A gradient of small numbers is a sum of larger ones, which are rounded to 1.2e-7 each.
-            assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 5e-7 * scale, name
+            # A small gradient is a sum of larger numbers, each rounded to 1.2e-7.
+            assert (actual[name] - gradient).norm() <= 1e-5 * gradient.norm() + 5e-7 * scale, name
 
 
 @given(
-    case=batches(),
+    case=draw_batches(),
     rule=st.sampled_from(["single", "graves"]),
     cap=st.sampled_from(["reference", "penalty", "forced"]),
     reads=st.sampled_from(["block_output", "block_input"]),
@@ -82,7 +82,7 @@ def test_ragged_equals_dense(case, rule, cap, reads, attention, saves):
     model.set_attn_implementation(attention)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_REPACK_SAVES, "cpu", saves)
-        (dense, expected), (ragged, found) = (run(model, batch, name) for name in ("dense", "ragged"))
+        (dense, expected), (ragged, actual) = (run(model, batch, name) for name in ("dense", "ragged"))
     assert ragged.updates.equal(dense.updates)
     assert ragged.updates.equal(depths * batch["attention_mask"].float())
     for name in ("last_hidden_state", "remainders", "halting_probabilities", "ponder_cost", "pooler_output"):
@@ -90,13 +90,13 @@ def test_ragged_equals_dense(case, rule, cap, reads, attention, saves):
     assert len(ragged.hidden_states) == len(dense.hidden_states)
     for one, other in zip(ragged.hidden_states, dense.hidden_states, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-    assert_same_gradients(found, expected)
+    check_gradients(actual, expected)
 
 
 @settings(max_examples=10)
-@given(case=batches())
+@given(case=draw_batches())
 def test_ragged_equals_a_loop_over_tokens(case):
-    """Row by row and token by token, outputs and gradients; shares nothing with the package but parameters' names."""
+    """Compare outputs and gradients token by token with an implementation that only shares parameter names."""
     batch, depths = case
     model = make_model(depths)
     model.config.execution = "ragged"
@@ -106,37 +106,37 @@ def test_ragged_equals_a_loop_over_tokens(case):
     ((outputs.last_hidden_state * weights)[valid].sum() + outputs.remainders.sum()).backward()
     parameters = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
     total = 0.0
-    for row, chosen in enumerate(valid):
+    for row, real in enumerate(valid):
         states, updates, remainders, _, _ = encode_variant(
             parameters,
             model.config,
-            batch["input_ids"][row, chosen],
-            batch["token_type_ids"][row, chosen],
-            positions=chosen.nonzero().squeeze(1),
-            prescribed=prescribed_probabilities(depths)[row, chosen].tolist(),
+            batch["input_ids"][row, real],
+            batch["token_type_ids"][row, real],
+            positions=real.nonzero().squeeze(1),
+            prescribed=prescribed_probabilities(depths)[row, real].tolist(),
         )
-        assert outputs.updates[row, chosen].tolist() == updates
-        torch.testing.assert_close(outputs.last_hidden_state[row, chosen], states, atol=1e-5, rtol=0)
+        assert outputs.updates[row, real].tolist() == updates
+        torch.testing.assert_close(outputs.last_hidden_state[row, real], states, atol=1e-5, rtol=0)
         total = total + (states * weights).sum() + sum(remainders)
     total.backward()
     read = {name: weight.grad for name, weight in parameters.items() if weight.grad is not None}
-    assert_same_gradients({name: weight.grad for name, weight in model.named_parameters()}, read)
+    check_gradients({name: weight.grad for name, weight in model.named_parameters()}, read)
 
 
 @settings(max_examples=15)
-@given(case=batches(), precision=st.sampled_from(["bfloat16", "float16", "float64", "autocast"]))
-def test_other_precisions(case, precision):
-    """Depths are prescribed, so they are equal in any precision; in half precision sums differ by roundings."""
+@given(case=draw_batches(), precision=st.sampled_from(["bfloat16", "float16", "float64", "autocast"]))
+def test_ragged_equals_dense_in_other_precisions(case, precision):
+    """Compare prescribed depths, which are equal in any precision; in half precision sums differ by roundings."""
     batch, depths = case
     model = make_model(depths).eval()
     if precision != "autocast":
         model.to(getattr(torch, precision))
-    found = {}
+    by_execution = {}
     for name in ("dense", "ragged"):
         model.config.execution = name
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
-            found[name] = model(**batch)
-    dense, ragged = found["dense"], found["ragged"]
+            by_execution[name] = model(**batch)
+    dense, ragged = by_execution["dense"], by_execution["ragged"]
     assert ragged.updates.equal(dense.updates)
     assert ragged.last_hidden_state.dtype == dense.last_hidden_state.dtype
     assert ragged.remainders.dtype == ragged.halting_probabilities.dtype == torch.float32
@@ -145,9 +145,9 @@ def test_other_precisions(case, precision):
 
 
 @settings(max_examples=15)
-@given(case=batches(), scale=st.floats(0.5, 4.0), bias=st.floats(-3.0, 1.0))
-def test_the_units_own_decisions(case, scale, bias):
-    """Where no token's sum comes within rounding of the threshold, the depths are equal; whole sequences halt, too."""
+@given(case=draw_batches(), scale=st.floats(0.5, 4.0), bias=st.floats(-3.0, 1.0))
+def test_ragged_equals_dense_with_computed_probabilities(case, scale, bias):
+    """Check that depths are equal unless a sum is within rounding of the threshold; whole sequences halt, too."""
     batch, _ = case
     for scope in ("token", "sequence"):
         torch.manual_seed(0)
@@ -168,7 +168,7 @@ def _with(model, name):
     return model
 
 
-def test_the_gradient_of_taking_is_written_where_it_came_from():
+def test_the_gradient_of_gathering_reaches_its_source():
     values = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     positions = torch.tensor([4, 0, 2])
     assert torch.autograd.gradcheck(lambda x: take(x, positions).square(), values)

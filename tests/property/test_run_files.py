@@ -1,4 +1,4 @@
-"""Files of a run with wrong types anywhere: a command says in a line what is damaged, a report leaves it out."""
+"""Run files with values of wrong types: a command reports what is damaged in one line, a report omits it."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every field of a JSON value, however deep; of a list its first and its last member."""
+def list_paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List the paths of all fields of a JSON value, however deep; of a list its first and its last member."""
     if isinstance(value, dict):
-        return [before, *(place for key, child in value.items() for place in places(child, (*before, key)))]
+        return [before, *(path for key, child in value.items() for path in list_paths(child, (*before, key)))]
     if isinstance(value, list) and value:
         ends = sorted({0, len(value) - 1})
-        return [before, *(place for number in ends for place in places(value[number], (*before, number)))]
+        return [before, *(path for number in ends for path in list_paths(value[number], (*before, number)))]
     return [before]
 
 
-def replaced(value: Any, place: tuple[Any, ...], new: Any) -> Any:
-    if not place:
+def replace_field(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
         return new
     copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[place[0]] = replaced(value[place[0]], place[1:], new)
+    copy[path[0]] = replace_field(value[path[0]], path[1:], new)
     return copy
 
 
@@ -76,39 +76,39 @@ LINES = ("metrics.jsonl", "sentences.jsonl")
 HEALTH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 
 
-def damage(data: st.DataObject, run: Path, name: str) -> tuple[Any, ...]:
-    """Give a field of a file another value; returns its place."""
-    path = run / name
+def change_field(data: st.DataObject, run: Path, name: str) -> tuple[Any, ...]:
+    """Replace a field of a file by another value, and return its path."""
+    file = run / name
     if name in LINES:
-        first, *rest = path.read_text().splitlines()
+        first, *rest = file.read_text().splitlines()
         value = json.loads(first)
     else:
-        rest, value = [], json.loads(path.read_text())
-    place = data.draw(st.sampled_from(places(value)))
-    changed = json.dumps(replaced(value, place, data.draw(WRONG)))
-    path.write_text("\n".join([changed, *rest]))
-    return place
+        rest, value = [], json.loads(file.read_text())
+    path = data.draw(st.sampled_from(list_paths(value)))
+    changed = json.dumps(replace_field(value, path, data.draw(WRONG)))
+    file.write_text("\n".join([changed, *rest]))
+    return path
 
 
 @pytest.mark.parametrize("name", mostly_slow(NAMES, ("run.json", "exits.json").__contains__))
 @given(data=st.data())
 @HEALTH
-def test_a_field_of_another_type_is_named_and_its_file_left_out(
+def test_a_field_of_another_type_is_named_and_its_file_omitted(
     run: Path, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
     shutil.copy(run / name, tmp_path / name)
-    place = damage(data, tmp_path, name)
+    path = change_field(data, tmp_path, name)
     files = read_run(tmp_path)
-    found = files.of(name) if name not in ("run.json", "halting.json") else {**files.run, **files.halting}
+    contents = files.of(name) if name not in ("run.json", "halting.json") else {**files.run, **files.halting}
     problem = find_type_problem(json.loads((tmp_path / name).read_text()), FILE_TYPES[name])
     if problem is None:
         assert name not in files.missing
         return
-    assert (found, files.missing[name]) == ({}, f"{name} is damaged ({problem})")
+    assert (contents, files.missing[name]) == ({}, f"{name} is damaged ({problem})")
     assert "\n" not in problem
-    named = problem.split(" ")[0]
-    assume(all(" " not in str(part) and "." not in str(part) for part in place))
-    assert not place or named.startswith(str(place[0])) or " lacks " in problem
+    field_name = problem.split(" ")[0]
+    assume(all(" " not in str(part) and "." not in str(part) for part in path))
+    assert not path or field_name.startswith(str(path[0])) or " lacks " in problem
     if name == "run.json":
         with pytest.raises(CheckpointError, match=r"run\.json: is damaged"):
             read_record(tmp_path)
@@ -118,8 +118,10 @@ def test_a_field_of_another_type_is_named_and_its_file_left_out(
 @pytest.mark.parametrize("name", [*NAMES, *LINES])
 @given(data=st.data())
 @settings(HEALTH, max_examples=10)
-def test_a_report_is_written_whatever_a_file_holds(run: Path, tmp_path: Path, name: str, data: st.DataObject) -> None:
+def test_a_report_is_written_for_any_content_of_a_file(
+    run: Path, tmp_path: Path, name: str, data: st.DataObject
+) -> None:
     for file in (*NAMES, *LINES, "config.yaml"):
         shutil.copy(run / file, tmp_path / file)
-    damage(data, tmp_path, name)
+    change_field(data, tmp_path, name)
     assert write_report(read_report(tmp_path)).is_file()

@@ -1,4 +1,4 @@
-"""Depths of 0, and iterations that are not the first ones, against a plain loop over units."""
+"""Halting statistics of depth 0 and of iterations that are not the first ones, against a plain loop over units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from adadepth.halting.trace import DepthTrace, Halting
 from adadepth.metrics.depth_statistics import HaltingStatistics
 
 DEPTH = 4
-Unit = tuple[bool, list[bool], list[float]]  # whether it is real, the iterations that it ran, its probabilities
+Unit = tuple[bool, list[bool], list[float]]  # whether the unit is real, its executed iterations, its probabilities
 
 units = st.lists(
     st.tuples(
@@ -24,7 +24,7 @@ units = st.lists(
 
 
 def make_architecture_trace(batch: list[Unit]) -> DepthTrace:
-    """Units as a row of tokens; nothing ran at padding."""
+    """Build a trace of units as a row of tokens; nothing ran at padding."""
     valid = torch.tensor([[real for real, _, _ in batch]])
     ran = torch.tensor([[iterations for _, iterations, _ in batch]]) & valid[..., None]
     probabilities = torch.tensor([[values for _, _, values in batch]])
@@ -32,7 +32,7 @@ def make_architecture_trace(batch: list[Unit]) -> DepthTrace:
 
 
 @given(units)
-def test_iterations_are_told_as_they_ran(batch: list[Unit]) -> None:
+def test_statistics_count_the_iterations_that_ran(batch: list[Unit]) -> None:
     statistics = HaltingStatistics(DEPTH, ("all",), "cpu")
     trace = make_architecture_trace(batch)
     statistics.update(trace, {"all": trace.valid})
@@ -59,19 +59,19 @@ def test_iterations_are_told_as_they_ran(batch: list[Unit]) -> None:
 
 
 @given(st.lists(st.integers(0, DEPTH), min_size=1, max_size=12))
-def test_updates_alone_mean_the_first_iterations(depths: list[int]) -> None:
+def test_updates_without_iterations_count_the_first_ones(depths: list[int]) -> None:
     updates = torch.tensor([depths])
     valid = torch.ones_like(updates, dtype=torch.bool)
     ran = torch.arange(DEPTH) < updates[..., None]
-    found = []
+    summaries = []
     for trace in (
         DepthTrace("token", updates, valid, DEPTH),
         DepthTrace("token", updates, valid, DEPTH, ran=ran),
     ):
         statistics = HaltingStatistics(DEPTH, ("all",), "cpu")
         statistics.update(trace, {"all": valid})
-        found.append(statistics.summary())
-    assert found[0] == found[1]
+        summaries.append(statistics.summary())
+    assert summaries[0] == summaries[1]
 
 
 @given(units)
@@ -84,8 +84,8 @@ def test_states_are_compared_where_the_iteration_ran(batch: list[Unit]) -> None:
     for row in statistics.summary()["cosine"].get("all", []):
         k = row["step"]
         here = [
-            float(torch.nn.functional.cosine_similarity(states[k - 1][0, place], states[k][0, place], dim=0))
-            for place, (real, iterations, _) in enumerate(batch)
+            float(torch.nn.functional.cosine_similarity(states[k - 1][0, position], states[k][0, position], dim=0))
+            for position, (real, iterations, _) in enumerate(batch)
             if real and iterations[k - 1]
         ]
         assert row["running_n"] == len(here)

@@ -1,4 +1,4 @@
-"""Tables are read exactly as independent readers read the same file, or refused naming the file and the line."""
+"""Tables read exactly as by independent readers of the same file, or refused with the file and the line."""
 
 from __future__ import annotations
 
@@ -60,56 +60,58 @@ def read_or_refuse(file: Path) -> dict[str, list[Any]] | None:
 # --- CSV and TSV
 
 
-def quoted(cell: str, delimiter: str, *, always: bool) -> str:
+def quote_cell(cell: str, delimiter: str, *, always: bool) -> str:
     needs = always or cell.startswith('"') or any(mark in cell for mark in (delimiter, "\r", "\n"))
     return '"' + cell.replace('"', '""') + '"' if needs else cell
 
 
 @st.composite
-def delimited(draw: st.DrawFn) -> tuple[list[list[str]], str, str]:
-    """Rows, the text of a CSV that holds them, and what is between its columns."""
+def draw_csv(draw: st.DrawFn) -> tuple[list[list[str]], str, str]:
+    """Draw rows, the text of a CSV that holds them, and its delimiter."""
     rows = draw(st.lists(st.tuples(TEXTS, TEXTS, NAMES).map(list), min_size=1, max_size=6))
     if draw(st.integers(0, 20)) == 0:
         rows[0][0] = draw(LONG)
     delimiter, end = draw(st.sampled_from(",;\t")), draw(st.sampled_from(["\n", "\r\n", "\r"]))
     always = draw(st.booleans())
-    lines = [delimiter.join(quoted(cell, delimiter, always=always) for cell in row) for row in rows]
+    lines = [delimiter.join(quote_cell(cell, delimiter, always=always) for cell in row) for row in rows]
     header = delimiter.join(["text", "other", "label"])
     text = draw(st.sampled_from(["", "\ufeff"])) + end.join([header, *lines]) + draw(st.sampled_from(["", end]))
     return rows, text, delimiter
 
 
-def pandas_csv(file: Path, delimiter: str) -> dict[str, list[Any]]:
+def read_with_pandas(file: Path, delimiter: str) -> dict[str, list[Any]]:
     table = pd.read_csv(file, sep=delimiter, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False)
     return {str(name): list(column) for name, column in table.items()}
 
 
-@given(delimited())
-def test_csv(folder: Path, drawn: tuple[list[list[str]], str, str]) -> None:
-    rows, text, delimiter = drawn
+@given(draw_csv())
+def test_csv_is_read_as_written(folder: Path, csv: tuple[list[list[str]], str, str]) -> None:
+    rows, text, delimiter = csv
     file = folder / "a.csv"
     file.write_bytes(text.encode())
     expected = dict(zip(["text", "other", "label"], map(list, zip(*rows, strict=True)), strict=True))
     assert read(open_table(file)) == expected
-    if "\0" not in text:  # which pandas takes for the end of a line
-        assert pandas_csv(file, delimiter) == expected
+    if "\0" not in text:  # pandas reads it as the end of a line
+        assert read_with_pandas(file, delimiter) == expected
 
 
-@given(delimited(), st.integers(0, 10**6), st.sampled_from(['"', '""', ",", "\n", "\r", '"\n', ""]))
-def test_a_damaged_csv(folder: Path, drawn: tuple[list[list[str]], str, str], place: int, inserted: str) -> None:
-    """One mark more, or one character less."""
-    _, text, delimiter = drawn
+@given(draw_csv(), st.integers(0, 10**6), st.sampled_from(['"', '""', ",", "\n", "\r", '"\n', ""]))
+def test_a_damaged_csv_is_refused_or_read_as_pandas_reads_it(
+    folder: Path, csv: tuple[list[list[str]], str, str], index: int, inserted: str
+) -> None:
+    """Insert characters, or delete one."""
+    _, text, delimiter = csv
     start = text.index("label") + len("label")
     assume("\0" not in text)
-    place = start + place % (len(text) - start + 1)
+    index = start + index % (len(text) - start + 1)
     file = folder / "damaged.csv"
-    file.write_bytes((text[:place] + inserted + text[place + (not inserted) :]).encode())
-    if (found := read_or_refuse(file)) is not None:
-        assert found == pandas_csv(file, delimiter)
+    file.write_bytes((text[:index] + inserted + text[index + (not inserted) :]).encode())
+    if (columns := read_or_refuse(file)) is not None:
+        assert columns == read_with_pandas(file, delimiter)
 
 
 @given(st.lists(st.tuples(TEXTS, NAMES), min_size=1, max_size=6), st.sampled_from(["\n", "\r\n", "\r"]), st.booleans())
-def test_tsv(folder: Path, rows: list[tuple[str, str]], end: str, has_mark: bool) -> None:
+def test_tsv_is_read_as_pandas_reads_it(folder: Path, rows: list[tuple[str, str]], end: str, has_mark: bool) -> None:
     cells = [[re.sub("[\t\r\n\0]", " ", cell) for cell in row] for row in rows]
     file = folder / "a.tsv"
     lines = ["\t".join(row) for row in [["text", "label"], *cells]]
@@ -136,28 +138,32 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.sampled_from(["\n", "\r\n", "\r", "\n\n"]), st.booleans(), st.booleans(), st.booleans())
-def test_json(folder: Path, rows: list[dict[str, Any]], end: str, is_ascii: bool, has_mark: bool, one: bool) -> None:
+def test_json_is_read_as_written(
+    folder: Path, rows: list[dict[str, Any]], end: str, is_ascii: bool, has_mark: bool, one: bool
+) -> None:
     lines = [json.dumps(row, ensure_ascii=is_ascii) for row in rows]
     text = json.dumps(rows, ensure_ascii=is_ascii, indent=1) if one else end.join(lines) + end
     file = folder / ("a.json" if one else "a.jsonl")
     file.write_bytes(("\ufeff" * has_mark + text).encode())
-    found = read(open_table(file))
-    assert found == {name: [row.get(name) for row in rows] for name in found}
-    assert set(found) == {name for row in rows for name in row}
+    columns = read(open_table(file))
+    assert columns == {name: [row.get(name) for row in rows] for name in columns}
+    assert set(columns) == {name for row in rows for name in row}
 
 
 @given(ROWS, st.integers(0, 10**6), st.sampled_from(['"', "{", "\\", ",", "\n", "0", ""]))
-def test_a_damaged_json(folder: Path, rows: list[dict[str, Any]], place: int, inserted: str) -> None:
+def test_a_damaged_json_is_refused_or_read_as_json(
+    folder: Path, rows: list[dict[str, Any]], index: int, inserted: str
+) -> None:
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    place %= len(text)
-    text = text[:place] + inserted + text[place + (not inserted) :]
+    index %= len(text)
+    text = text[:index] + inserted + text[index + (not inserted) :]
     file = folder / "damaged.jsonl"
     file.write_bytes(text.encode())
-    if (found := read_or_refuse(file)) is not None:
+    if (columns := read_or_refuse(file)) is not None:
         parsed = [json.loads(line) for line in text.split("\n") if line.strip()]
         if text.lstrip().startswith("["):
             (parsed,) = parsed
-        assert found == {name: [row.get(name) for row in parsed] for name in found}
+        assert columns == {name: [row.get(name) for row in parsed] for name in columns}
 
 
 # --- parquet and Arrow
@@ -177,7 +183,7 @@ VISIBLE = st.one_of(NAMES, TEXTS.filter(str.strip))
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> pa.Table:
+def draw_tables(draw: st.DrawFn) -> pa.Table:
     count = draw(st.integers(1, 6))
     columns = {}
     for name in ("text", "label"):
@@ -199,21 +205,23 @@ def write_columns(table: pa.Table, file: Path) -> None:
                 writer.write_batch(batch)
 
 
-@given(tables(), st.sampled_from(["a.parquet", "stream.arrow", "file.arrow"]))
-def test_columns(folder: Path, table: pa.Table, name: str) -> None:
+@given(draw_tables(), st.sampled_from(["a.parquet", "stream.arrow", "file.arrow"]))
+def test_binary_columns_are_read_as_written(folder: Path, table: pa.Table, name: str) -> None:
     write_columns(table, folder / name)
     expected = parquet.read_table(folder / name).to_pydict() if name.endswith("parquet") else table.to_pydict()
     assert read(open_table(folder / name)) == expected == table.to_pydict()
 
 
 @given(
-    st.lists(VISIBLE, min_size=2, max_size=6, unique_by=lambda name: plain_text(name)),
+    st.lists(VISIBLE, min_size=2, max_size=6, unique_by=lambda name: format_label(name)),
     st.data(),
     st.sampled_from(["a.parquet", "stream.arrow"]),
     st.booleans(),
 )  # fmt: skip
-def test_declared_classes(folder: Path, names: list[str], data: st.DataObject, file: str, has_lists: bool) -> None:
-    """The stored number is the index into the names, as `int2str` has it, in whatever order they are configured."""
+def test_declared_classes_keep_their_numbers(
+    folder: Path, names: list[str], data: st.DataObject, file: str, has_lists: bool
+) -> None:
+    """Check that a stored number is the index into the names, as in `int2str`, in any configured order."""
     feature = ClassLabel(names=names)
     numbers = data.draw(st.lists(st.integers(0, len(names) - 1), min_size=1, max_size=5))
     cells = [[number] for number in numbers] if has_lists else numbers
@@ -229,10 +237,10 @@ def test_declared_classes(folder: Path, names: list[str], data: st.DataObject, f
     assert [ordered[reader(number)] for number in stored] == [feature.int2str(number) for number in numbers]
 
 
-# --- classes that nobody declared
+# --- undeclared classes
 
 
-def plain_text(label: Any) -> str:
+def format_label(label: Any) -> str:
     """Return the name of a class: its text without white space around it, whole numbers without a point."""
     text = str(int(label) if isinstance(label, bool) else label).strip()
     whole, point, rest = text.partition(".")
@@ -244,8 +252,8 @@ LABELS = st.one_of(NAMES, st.integers(-2, 12), st.booleans(), st.sampled_from([0
 
 
 @given(st.lists(LABELS, min_size=2, max_size=8))
-def test_a_label_is_its_text(folder: Path, labels: list[Any]) -> None:
-    texts = [plain_text(label) for label in labels]
+def test_a_class_is_named_by_its_text(folder: Path, labels: list[Any]) -> None:
+    texts = [format_label(label) for label in labels]
     table = build_table("dataset.path=here", [{"text": "some", "label": label} for label in labels])
     if len(set(texts)) < 2 or any(re.fullmatch(r"[0-9]+\.[0-9]+", text) for text in texts):
         with pytest.raises(
@@ -259,11 +267,11 @@ def test_a_label_is_its_text(folder: Path, labels: list[Any]) -> None:
     assert [names[reader(label)] for label in labels] == texts
 
 
-@given(st.lists(LABELS, min_size=1, max_size=6), st.lists(NAMES, min_size=2, max_size=5, unique_by=plain_text))
-def test_a_label_among_configured_names(folder: Path, labels: list[Any], names: list[str]) -> None:
-    """It is the class of that name; where no label of the column is a name and all are places, the one at its place."""
-    by_text = {plain_text(name): name for name in names}
-    texts = [plain_text(label) for label in labels]
+@given(st.lists(LABELS, min_size=1, max_size=6), st.lists(NAMES, min_size=2, max_size=5, unique_by=format_label))
+def test_a_label_matches_a_configured_name_or_index(folder: Path, labels: list[Any], names: list[str]) -> None:
+    """Check that a label is the class of its name, or of its index if all labels are indices and none is a name."""
+    by_text = {format_label(name): name for name in names}
+    texts = [format_label(label) for label in labels]
     table = build_table("dataset.path=here", [{"text": "some", "label": label} for label in labels])
     ordered = choose_class_names(names, "label_column", "label", [table], folder)
     reader = build_class_readers(ordered, "label_column", "label", {"train": table}, folder, has_order=True)["train"]
@@ -272,30 +280,30 @@ def test_a_label_among_configured_names(folder: Path, labels: list[Any], names: 
     is_truth = {name.casefold() for name in names} == {"true", "false"}
     for label, text in zip(labels, texts, strict=True):
         try:
-            found = ordered[reader(label)]
+            class_name = ordered[reader(label)]
         except ValueError:
             is_place = are_whole and text in map(str, range(len(names)))
             assert text not in by_text
             assert is_named or not is_place or set(by_text) <= set(map(str, range(len(names))))
             continue
         if is_named or not are_whole:
-            assert found == by_text[text]
+            assert class_name == by_text[text]
         elif is_truth:
-            assert found.casefold() == ("true" if text == "1" else "false")
+            assert class_name.casefold() == ("true" if text == "1" else "false")
         else:
-            assert found == names[int(text)]
+            assert class_name == names[int(text)]
 
 
 @given(st.lists(st.one_of(TEXTS, NAMES), max_size=4), st.sampled_from([repr, json.dumps, lambda x: repr(tuple(x))]))
-def test_lists_that_are_texts(labels: list[str], write: Any) -> None:
+def test_text_of_a_list_is_parsed(labels: list[str], write: Any) -> None:
     cell = write(labels)
     table = build_table("dataset.path=here", [{"label": cell}, {"label": labels}])
     assert read(with_lists(table, "label", ","))["label"] == [labels, labels]
 
 
 @given(st.lists(st.one_of(TEXTS, NAMES), min_size=2, max_size=4))
-def test_arrays_that_are_texts_are_no_lists(labels: list[str]) -> None:
-    """As `to_csv` of pandas writes arrays of numpy: Python would join their texts."""
+def test_text_of_an_array_is_no_list(labels: list[str]) -> None:
+    """Check arrays as `to_csv` of pandas writes them, whose texts Python would concatenate."""
     cell = str(np.array(labels, dtype=object))
     assert isinstance(ast.literal_eval(cell), list)
     assert parse_list(cell) is None

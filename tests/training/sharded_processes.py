@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from adadepth import LoopedForSequenceClassification
 from adadepth.training.sharding import keep_repeated_blocks_gathered
-from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.every_model_support import BUILD, FURTHER, build_training_batch
+from tests.unit.models.looped.looped_support import build_looped
 
 
 def step(model: nn.Module, name: str) -> float:
     torch.manual_seed(1)
     model.set_step(1, 10)
-    loss = model(**step_of(name)).loss
+    loss = model(**build_training_batch(name)).loss
     loss.backward()
     return float(loss.detach())
 
@@ -73,7 +73,7 @@ class GatherCounter(TorchDispatchMode):
 def count_gathers(loops: int) -> list[int]:
     """How often a looped model gathers parameters in the forward pass of each of three steps."""
     torch.manual_seed(0)
-    model = small(LoopedForSequenceClassification, num_labels=2, num_loops=loops).train()
+    model = build_looped(LoopedForSequenceClassification, num_labels=2, num_loops=loops).train()
     for module in model.modules():
         if type(module).__name__ in model._no_split_modules:  # as accelerate does
             fully_shard(module)
@@ -83,7 +83,7 @@ def count_gathers(loops: int) -> list[int]:
     for _ in range(3):
         model.set_step(1, 10)
         with GatherCounter() as gathers:
-            loss = model(**step_of("looped")).loss
+            loss = model(**build_training_batch("looped")).loss
         loss.backward()
         counts.append(gathers.count)
     return counts

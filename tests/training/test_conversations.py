@@ -21,7 +21,7 @@ from adadepth.errors import DataError
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.looped.looped_support import build_looped
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<eos>\n{% endfor %}"
@@ -77,7 +77,7 @@ def test_answers_and_their_ends_are_predicted_and_nothing_else(folder):
 def test_the_loss_is_that_of_a_plain_loop(folder):
     data = read(folder)
     torch.manual_seed(0)
-    model = small(vocab_size=len(data.tokenizer), objective="last").eval()
+    model = build_looped(vocab_size=len(data.tokenizer), objective="last").eval()
     examples = [data.train[index] for index in range(4)]
     batch = data.collate(examples)
     batch.pop("index")
@@ -111,7 +111,7 @@ def test_packed_conversations_have_the_loss_of_conversations_alone(folder):
     assert packed.train.lengths().max() <= 256
     assert packed.train.lengths().sum() == alone.train.lengths().sum()
     torch.manual_seed(0)
-    model = small(vocab_size=len(alone.tokenizer), objective="last").eval()
+    model = build_looped(vocab_size=len(alone.tokenizer), objective="last").eval()
     losses = []
     for data in (alone, packed):
         batch = data.collate([data.train[index] for index in range(len(data.train))])

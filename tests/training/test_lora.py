@@ -18,13 +18,12 @@ from tests.marks_support import quick_one_in
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
-from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, draw_weights
-from tests.unit.models.early_exit.early_exit_support import small as small_exits
-from tests.unit.models.every_model_support import BUILD, step_of
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, build_early_exit, draw_weights
+from tests.unit.models.every_model_support import BUILD, build_training_batch
+from tests.unit.models.looped.looped_support import build_looped
 
 peft = pytest.importorskip("peft")
-TIED = {"looped tied": lambda: small(tie_word_embeddings=True)}
+TIED = {"looped tied": lambda: build_looped(tie_word_embeddings=True)}
 SMALL = (
     "debug=default", "trainer.disable_tqdm=true", "trainer.max_steps=4", "trainer.eval_steps=2",
     "trainer.save_steps=2", "trainer.save_total_limit=null", "trainer.logging_steps=1",
@@ -112,7 +111,7 @@ def test_every_adapter_learns_and_merging_changes_nothing(name):
             if ".lora_" in weight_name:
                 weight.normal_(std=0.1)
     torch.manual_seed(0)
-    model.train()(**step_of(name)).loss.backward()
+    model.train()(**build_training_batch(name)).loss.backward()
     adapters = {name: weight for name, weight in model.named_parameters() if ".lora_B." in name}
     silent = [name for name, weight in adapters.items() if weight.grad is None or not weight.grad.any()]
     pooler = [name for name in silent if "pooler" in name]
@@ -122,7 +121,7 @@ def test_every_adapter_learns_and_merging_changes_nothing(name):
     def predict():
         torch.manual_seed(0)
         with torch.no_grad():
-            return model.eval()(**step_of(name)).loss
+            return model.eval()(**build_training_batch(name)).loss
 
     apart = predict()
     merge_adapters(model)
@@ -146,7 +145,7 @@ EXITS = [
 def test_adapters_and_exits_learn_and_peft_puts_them_on_the_base(trains, fields, head, tmp_path):
     """With `trains=exits`, the adapters are those of the exits, and the network stays as it is."""
     model_class, more, labels = HEADS[head]
-    stock = draw_weights(small_exits(model_class, **more)._build_stock())
+    stock = draw_weights(build_early_exit(model_class, **more)._build_stock())
     stock.save_pretrained(tmp_path / "base")
 
     def build():
@@ -201,7 +200,7 @@ def test_adapters_and_exits_learn_and_peft_puts_them_on_the_base(trains, fields,
     ],
 )  # fmt: skip
 def test_modules_of_a_frozen_network_are_refused(settings, message):
-    model = small_exits(exit_heads="own", trains="exits")
+    model = build_early_exit(exit_heads="own", trains="exits")
     with pytest.raises(ConfigError, match=message):
         add_adapters(model, settings)
 
@@ -209,7 +208,7 @@ def test_modules_of_a_frozen_network_are_refused(settings, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("trains", ["all", "exits"])
 def test_adapters_and_exits_of_a_run(trains, tmp_path):
-    draw_weights(small_exits(vocab_size=300)._build_stock()).save_pretrained(tmp_path / "base")
+    draw_weights(build_early_exit(vocab_size=300)._build_stock()).save_pretrained(tmp_path / "base")
     command = (
         "--config-name", "exit_retrofit", f"model.pretrained={tmp_path / 'base'}", "model.exit_layers=[1,3]",
         "tokenizer.path=null", "tokenizer.vocab_size=300", f"model.trains={trains}", "matched_baseline=false",
@@ -301,7 +300,7 @@ def test_a_frozen_model_is_refused():
 
 
 def test_a_head_of_an_exit_that_is_no_tied_layer_is_added_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
-    model = small_exits(exit_heads="own", trains="exits", tie_word_embeddings=True)
+    model = build_early_exit(exit_heads="own", trains="exits", tie_word_embeddings=True)
     weights = [weight.data_ptr() for weight in model.get_input_embeddings().parameters()]
     add_adapters(model, LoraConfig(rank=2))
     adapted = [module for module in model.modules() if isinstance(module, peft.tuners.lora.LoraLayer)]

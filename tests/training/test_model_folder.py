@@ -20,7 +20,7 @@ from adadepth.runs.model_card import write_card, write_layout_card
 from tests.configs.support import configured
 from tests.hub_support import Hub, local_hub
 from tests.models_support import small_config
-from tests.unit.models.early_exit.early_exit_support import small
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 
 TINY = ("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", "model.exit_rule=quantile:0.5")
 
@@ -115,20 +115,20 @@ def test_names_and_values_are_words_of_a_card_and_no_markup(tmp_path: Path) -> N
     ],
 )
 def test_a_card_says_whether_depth_is_adaptive(rule: str | None, sentence: str, tmp_path: Path) -> None:
-    model = small(exit_rule=rule)
+    model = build_early_exit(exit_rule=rule)
     assert model.max_updates == 4
     assert f"with adadepth. {sentence}\n" in write_card(tmp_path, configured("exit_tiny"), {}, model, "a").read_text()
 
 
 def test_weights_of_others_have_no_license_of_this_package(tmp_path: Path) -> None:
     config = configured("exit_retrofit", f"model.pretrained={tmp_path}", "model.trains=all")
-    card = ModelCard(write_card(tmp_path, config, {}, small(), "a").read_text())
+    card = ModelCard(write_card(tmp_path, config, {}, build_early_exit(), "a").read_text())
     assert card.data.license is None
 
 
 @pytest.mark.parametrize("is_untrained", [True, False])
 def test_the_card_of_a_network_without_its_exits_has_no_figures_of_exits(is_untrained: bool, tmp_path: Path) -> None:
-    model = small(exit_heads="own", exit_rule="margin:0.5", exit_layers=[2])
+    model = build_early_exit(exit_heads="own", exit_rule="margin:0.5", exit_layers=[2])
     scores = {"eval/loss": 3.0, "eval/lm_loss_step_1": 4.0, "halting/all/mean": 2.5}
     record = {"parameters": 999_999, "final_metrics": scores}
     (tmp_path / "plain").mkdir()

@@ -20,10 +20,9 @@ from adadepth.runs.directory import get_plain_settings
 from adadepth.runs.inheritance import load_run_settings
 from adadepth.tasks.language_model import resolve_newlines
 from tests.configs.support import configured
-from tests.unit.models.early_exit.early_exit_support import small as small_exits
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.early_exit.layerskip_support import LAYERS, write_layerskip
-from tests.unit.models.looped.looped_support import OURO
-from tests.unit.models.looped.looped_support import small as small_loops
+from tests.unit.models.looped.looped_support import OURO, build_looped
 
 LENGTH = 48
 TEXT = (
@@ -144,7 +143,7 @@ def test_an_older_run_of_a_pretrained_decoder_has_read_lines(tmp_path: Path) -> 
 @pytest.mark.parametrize("layout", ["llama", "ouro"])
 def test_a_written_layout_says_how_its_text_was_read(layout: str, tmp_path: Path) -> None:
     identity = {"dataset": "lines", "keep_newlines": False}
-    model = small_exits() if layout == "llama" else small_loops(**OURO)
+    model = build_early_exit() if layout == "llama" else build_looped(**OURO)
     model.config.training_data = identity
     model.save_pretrained(tmp_path / "written", layout=layout)
     unset = CausalConfig(name="a", keep_newlines=None)

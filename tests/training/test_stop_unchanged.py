@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from adadepth.training.supernet_gates import StopUnchanged
 from tests.marks_support import quick_one_in
 from tests.training.stream_support import stream_config, stream_trainer
-from tests.unit.models.par_xl_support import small_supernet
+from tests.unit.models.par_xl_support import build_supernet
 
 LETTERS = "sf-"
 SEARCH = (
@@ -24,7 +24,7 @@ SEARCH = (
 def showing(architecture):
     """A supernet whose most probable operations these are; an empty one has not learned."""
     gates = torch.nn.functional.one_hot(torch.tensor([LETTERS.index(letter) for letter in architecture or "ssss"]), 3)
-    return small_supernet((gates * bool(architecture)).tolist())
+    return build_supernet((gates * bool(architecture)).tolist())
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from transformers import GenerationConfig
 from adadepth.contrib.decoding.continuous_batching import decode_texts
 from adadepth.errors import ConfigError
 from tests.marks_support import quick_one_in
-from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
-from tests.unit.models.looped.plain_cache import plain_generation
+from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, build_looped, build_looped_llama
+from tests.unit.models.looped.plain_cache import generate_plainly
 
 PROMPTS = [IDS[0, :4].tolist(), IDS[1].tolist(), IDS[2, :1].tolist(), IDS[2, 2:5].tolist(), IDS[0, 3:].tolist()]
 GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
@@ -34,11 +34,11 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
     ]),
 )  # fmt: skip
 def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: str) -> None:
-    model = small(**KINDS[kind]).double()
+    model = build_looped(**KINDS[kind]).double()
     drawn = model.model._draw_states(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
     found = decode_texts(model, PROMPTS, GREEDY, places=2, exit_rule=rule, cache_policy=policy)
     for prompt, tokens, steps in zip(PROMPTS, found.tokens, found.exit_steps, strict=True):
-        expected = plain_generation(model.config, model.state_dict(), prompt, 6, rule, policy, drawn)
+        expected = generate_plainly(model.config, model.state_dict(), prompt, 6, rule, policy, drawn)
         assert (tokens.tolist(), steps.tolist()) == expected
     assert len(set(torch.cat(found.exit_steps).tolist())) > 1
 
@@ -53,7 +53,7 @@ def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: st
 )  # fmt: skip
 def test_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) -> None:
     """Of tokens that all run as many loops, no policy keeps anything back."""
-    model = (looped_llama() if kind == "llama" else small(**KINDS[kind])).double()
+    model = (build_looped_llama() if kind == "llama" else build_looped(**KINDS[kind])).double()
     before = model.config._attn_implementation
     found = decode_texts(model, PROMPTS, GREEDY, places=3, exit_rule=f"fixed:{step}", cache_policy=policy)
     for prompt, tokens in list(zip(PROMPTS, found.tokens, strict=True))[::2]:
@@ -66,7 +66,7 @@ def test_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) ->
 
 @pytest.mark.parametrize("rule", quick_one_in(2, ["margin:0.05", "sample"]))
 def test_places_and_neighbours_change_nothing(rule: str) -> None:
-    model = small(**OURO).double()
+    model = build_looped(**OURO).double()
     drawn = GenerationConfig(max_new_tokens=9, do_sample=True, temperature=0.7, top_k=20)
     expected = [decode_texts(model, [prompt], drawn, places=1, exit_rule=rule, seeds=[number])
                 for number, prompt in enumerate(PROMPTS)]  # fmt: skip
@@ -82,7 +82,7 @@ def test_places_and_neighbours_change_nothing(rule: str) -> None:
 
 
 def test_places_are_busy_until_no_text_waits() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     longer = GenerationConfig(max_new_tokens=30, do_sample=False)
     found = decode_texts(model, PROMPTS * 2, longer, places=4, exit_rule="margin:0.05")
     alone = [int(steps.sum()) + model.config.num_loops for steps in found.exit_steps]
@@ -93,7 +93,7 @@ def test_places_are_busy_until_no_text_waits() -> None:
 
 @pytest.mark.slow
 def test_drawn_tokens_have_their_probabilities() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     chances = model(IDS[:1]).logits[0, -1].float()
     chances = torch.where(chances >= chances.topk(5).values[-1], chances, -torch.inf).softmax(0)
     once = GenerationConfig(max_new_tokens=1, do_sample=True, top_k=5)
@@ -105,7 +105,7 @@ def test_drawn_tokens_have_their_probabilities() -> None:
 
 
 def test_a_text_ends_at_its_end_and_processors_see_it() -> None:
-    model = small(**OURO).double()
+    model = build_looped(**OURO).double()
     options = {"max_new_tokens": 12, "do_sample": False, "repetition_penalty": 1.3, "min_new_tokens": 3}
     first = decode_texts(model, PROMPTS, GenerationConfig(**options), places=2, exit_rule="fixed:4")
     end = int(first.tokens[1][5])
@@ -117,7 +117,7 @@ def test_a_text_ends_at_its_end_and_processors_see_it() -> None:
 
 
 def test_nothing_is_asked_for() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     assert decode_texts(model, []).tokens == []
     assert decode_texts(model, PROMPTS[:2], GenerationConfig(max_length=2)).tokens[0].tolist() == []
 
@@ -136,4 +136,4 @@ def test_nothing_is_asked_for() -> None:
 )
 def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        decode_texts(small(**OURO), **{"prompts": PROMPTS, **options})
+        decode_texts(build_looped(**OURO), **{"prompts": PROMPTS, **options})

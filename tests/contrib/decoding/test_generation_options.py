@@ -12,7 +12,7 @@ from transformers import GenerationConfig, SynthIDTextWatermarkingConfig, Waterm
 from adadepth import decode_texts, self_speculation
 from adadepth.errors import ConfigError
 from tests.marks_support import quick_one_in
-from tests.unit.models.looped.looped_support import IDS, OURO, small
+from tests.unit.models.looped.looped_support import IDS, OURO, build_looped
 
 PROMPTS = [IDS[0, :4].tolist(), IDS[1, :4].tolist(), IDS[2, :7].tolist(), IDS[2, :1].tolist()]  # two of one length
 SYNTH = SynthIDTextWatermarkingConfig(keys=[3, 5, 7], ngram_len=3)
@@ -48,7 +48,7 @@ REFUSED = {
 
 @cache
 def build_model() -> Any:
-    return small(**OURO).double()
+    return build_looped(**OURO).double()
 
 
 def make_config(**options: Any) -> GenerationConfig:

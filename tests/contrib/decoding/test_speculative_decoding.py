@@ -14,7 +14,7 @@ from adadepth.contrib.decoding.continuous_batching import decode_texts
 from adadepth.contrib.decoding.speculative_decoding import SpeculativeOutput, _AcceptedTokens, self_speculation
 from adadepth.errors import ConfigError, DataError
 from tests.marks_support import mostly_slow, quick_one_in
-from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
+from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, build_looped, build_looped_llama
 
 NEW = 12
 
@@ -50,7 +50,7 @@ def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
     ]),
 )  # fmt: skip
 def test_the_likeliest_tokens_are_those_of_full_depth(kind: str, draft: str, padded: bool) -> None:
-    model = looped_llama() if kind == "llama" else small(**KINDS[kind])
+    model = build_looped_llama() if kind == "llama" else build_looped(**KINDS[kind])
     model, loops = model.double(), model.config.num_loops
     expected = model.generate(
         **prompt(padded), exit_rule=f"fixed:{loops}", output_logits=True, return_dict_in_generate=True
@@ -64,7 +64,7 @@ def test_the_likeliest_tokens_are_those_of_full_depth(kind: str, draft: str, pad
 
 def test_work_is_what_was_accepted() -> None:
     """Whoever drafts what full depth says needs k n + N - n loops for k tokens; whoever drafts nonsense, for one."""
-    model = small(**OURO)
+    model = build_looped(**OURO)
     text = prompt(padded=False) | {"max_new_tokens": 13}  # one is read from the prompt
     with torch.no_grad():
         for layer in model.model.core:
@@ -75,14 +75,14 @@ def test_work_is_what_was_accepted() -> None:
     assert (right.drafted, right.accepted) == (12, 12)
     assert right.core_passes == 3 * (4 + 3)
     assert right.token_loops == 12 * 4
-    some = speculative(small(**OURO), **text, draft_rule="fixed:1", draft_tokens=4)
+    some = speculative(build_looped(**OURO), **text, draft_rule="fixed:1", draft_tokens=4)
     assert some.accepted < some.drafted
     whole = speculative(model, **text, draft_rule="fixed:4", draft_tokens=4)
     assert (whole.drafted, whole.core_passes) == (0, 12 * 4)
 
 
 def test_a_text_ends_at_its_first_end() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     text = prompt(padded=False) | {"max_new_tokens": 15}
     whole = model.generate(**text)
     for end in whole[0, len(IDS[0]) :][[2, 5, 9]].tolist():
@@ -91,14 +91,14 @@ def test_a_text_ends_at_its_first_end() -> None:
 
 
 def test_processors_see_the_drafts() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     text = prompt(padded=False) | {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
     assert torch.equal(model.generate(**text, custom_generate=self_speculation), model.generate(**text))
 
 
 @pytest.mark.slow
 def test_a_cache_may_know_the_beginning() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     cache = DynamicCache()
     with torch.no_grad():
         model(IDS[:1, :5], past_key_values=cache, use_cache=True)
@@ -110,7 +110,7 @@ def test_a_cache_may_know_the_beginning() -> None:
 
 @pytest.mark.slow
 def test_more_loops_are_drafted_and_verified_with() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     expected = model.generate(**prompt(padded=False), num_loops=6)
     found = model.generate(**prompt(padded=False), num_loops=6, custom_generate=self_speculation, draft_rule="fixed:2")
     assert torch.equal(found, expected)
@@ -133,7 +133,7 @@ def test_a_draft_does_not_change_what_is_drawn(likeness: float) -> None:
 @pytest.mark.slow
 def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
     """Three tokens of a vocabulary of four: every one of the 64 endings as often as its probability says."""
-    model = small(**{**OURO, "vocab_size": 4, "hidden_size": 16, "num_loops": 2, "core": 1})
+    model = build_looped(**{**OURO, "vocab_size": 4, "hidden_size": 16, "num_loops": 2, "core": 1})
     start = torch.tensor([[1, 2]])
     endings = torch.tensor(list(itertools.product(range(4), repeat=3)))
     with torch.no_grad():
@@ -172,9 +172,11 @@ def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
 )
 def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        small(**OURO).generate(**{**prompt(padded=False), **options}, custom_generate=self_speculation)
+        build_looped(**OURO).generate(**{**prompt(padded=False), **options}, custom_generate=self_speculation)
 
 
 def test_a_prompt_without_tokens_is_one_line() -> None:
     with pytest.raises(DataError, match=r"input_ids of shape \(1, 0\)"):
-        small(**OURO).generate(torch.zeros(1, 0, dtype=torch.long), custom_generate=self_speculation, max_new_tokens=2)
+        build_looped(**OURO).generate(
+            torch.zeros(1, 0, dtype=torch.long), custom_generate=self_speculation, max_new_tokens=2
+        )

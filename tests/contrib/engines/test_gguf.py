@@ -20,7 +20,7 @@ from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.unit.models.early_exit import early_exit_support
 from tests.unit.models.looped import looped_support
-from tests.unit.models.looped.retrofit_support import decoder, near
+from tests.unit.models.looped.retrofit_support import build_decoder, check_close
 
 gguf = pytest.importorskip("gguf")
 from adadepth.contrib.engines.gguf_file import GGUF_FILE, write_gguf  # noqa: E402
@@ -45,7 +45,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_a_looped_model_is_stored_once_with_its_number_of_loops(tmp_path: Path) -> None:
-    model = looped_support.small(**LOOPS, num_loops=3)
+    model = looped_support.build_looped(**LOOPS, num_loops=3)
     keys, tensors = read(write(model, tmp_path))
     sizes = {"block_count": 2, "num_loops": 3, "skip_loop_final_norm": False, "embedding_length": 32,
              "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 8,
@@ -69,14 +69,14 @@ def test_a_looped_model_is_stored_once_with_its_number_of_loops(tmp_path: Path) 
     ("fields", "architecture"), [({"num_loops": 1}, "llama"), ({"num_loops": 2, "exit_rule": "fixed:1"}, "nanbeige")]
 )
 def test_the_layout_is_that_of_the_layers(fields: dict[str, Any], architecture: str, tmp_path: Path) -> None:
-    keys, _ = read(write(looped_support.small(**LOOPS, **fields), tmp_path))
+    keys, _ = read(write(looped_support.build_looped(**LOOPS, **fields), tmp_path))
     assert keys["general.architecture"] == architecture
     assert keys.get("nanbeige.num_loops", 1) == 1
 
 
 @pytest.mark.parametrize(("weights", "worst"), [("f32", 0.0), ("f16", 2**-11), ("q8_0", 1 / 254 + 2**-11)])
 def test_matrices_have_the_number_format_and_vectors_are_float32(weights: str, worst: float, tmp_path: Path) -> None:
-    model = looped_support.small(**LOOPS, num_loops=2)
+    model = looped_support.build_looped(**LOOPS, num_loops=2)
     _, tensors = read(write(model, tmp_path, weights=weights))
     formats = {name: tensor.tensor_type.name.lower() for name, tensor in tensors.items()}
     assert {name for name, kind in formats.items() if kind == "f32"} >= {"output_norm.weight", "blk.0.ffn_norm.weight"}
@@ -93,11 +93,19 @@ def test_matrices_have_the_number_format_and_vectors_are_float32(weights: str, w
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        (lambda: looped_support.small(**LOOPS), {"layout": "ouro"}, "layout=ouro: export.format=gguf needs one of"),
-        (lambda: looped_support.small(**LOOPS), {"layout": "lama"}, "(did you mean 'llama'?)"),
-        (lambda: looped_support.small(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
-        (lambda: looped_support.small(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
-        (lambda: early_exit_support.small(exit_rule="margin:0.5"), {}, "layout=llama needs exit_rule=None or fixed:N"),
+        (
+            lambda: looped_support.build_looped(**LOOPS),
+            {"layout": "ouro"},
+            "layout=ouro: export.format=gguf needs one of",
+        ),
+        (lambda: looped_support.build_looped(**LOOPS), {"layout": "lama"}, "(did you mean 'llama'?)"),
+        (lambda: looped_support.build_looped(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
+        (lambda: looped_support.build_looped(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
+        (
+            lambda: early_exit_support.build_early_exit(exit_rule="margin:0.5"),
+            {},
+            "layout=llama needs exit_rule=None or fixed:N",
+        ),
         (lambda: change(base="gemma2", layer_types=["full_attention"] * 4), {}, "layer_types=['full_attention'"),
         (lambda: change(base="mistral", sliding_window=5), {}, "sliding_window=5: export.format=gguf needs"),
         (lambda: change(base="qwen3", attention_bias=True), {}, "attention_bias=True: export.format=gguf needs"),
@@ -115,7 +123,7 @@ def test_what_llama_cpp_does_not_compute_is_refused_in_one_line(
 
 def change(base: str = "llama", **fields: Any) -> Any:
     """An early-exit model whose decoder has other settings."""
-    model = early_exit_support.small(base=base)
+    model = early_exit_support.build_early_exit(base=base)
     for name, value in fields.items():
         setattr(model.config.base_config, name, value)
     return model
@@ -137,7 +145,7 @@ def predicts_alike(engine: Any, model: Any, folder: Path) -> None:
     logits = torch.tensor(engine.compute_logits(loaded, TEXT))
     ours = model(torch.tensor([TEXT])).logits[0]
     is_gemma = "gemma" in getattr(model.config.base_config, "model_type", "")  # its GELU is a table in float16
-    near(logits, ours, 5e-3 if is_gemma else 1e-4)
+    check_close(logits, ours, 5e-3 if is_gemma else 1e-4)
     tokens = model.generate(torch.tensor([TEXT]), max_new_tokens=12, do_sample=False, eos_token_id=None)
     assert engine.generate(loaded, TEXT, 12) == tokens[0, len(TEXT) :].tolist()
     loaded.close()
@@ -145,20 +153,20 @@ def predicts_alike(engine: Any, model: Any, folder: Path) -> None:
 
 @pytest.mark.parametrize("loops", quick_one_in(3, [3, 1, 2, 4]))
 def test_loops_in_llama_cpp(loops: int, engine: Any, tmp_path: Path) -> None:
-    model = looped_support.small(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
+    model = looped_support.build_looped(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
     predicts_alike(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize(("norm", "is_tied"), quick_one_in(4, product(["none", "fed"], [True, False])))
 def test_norms_and_heads_of_loops_in_llama_cpp(norm: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
-    model = looped_support.small(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
+    model = looped_support.build_looped(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
     predicts_alike(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize(("base", "is_tied"), quick_one_in(5, product(early_exit_support.DECODERS, [False, True])))
 def test_decoders_in_llama_cpp(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": is_tied or base == "gemma2"}
-    model = early_exit_support.small(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
+    model = early_exit_support.build_early_exit(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
     predicts_alike(engine, model, write(model, tmp_path))
     model.config.exit_rule = None
     predicts_alike(engine, model, write(model, tmp_path))
@@ -167,20 +175,20 @@ def test_decoders_in_llama_cpp(base: str, is_tied: bool, engine: Any, tmp_path: 
 @pytest.mark.parametrize("base", quick_one_in(3, ["gemma2", "llama", "qwen3"]))
 def test_one_loop_of_a_decoder_in_llama_cpp(base: str, engine: Any, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"sliding_window": 4, "attn_logit_softcapping": None} if base == "gemma2" else {}
-    model = retrofit(decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
+    model = retrofit(build_decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
     predicts_alike(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.slow
 def test_biases_of_llama_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
-    model = retrofit(decoder("llama", attention_bias=True, mlp_bias=True), prelude=2, core=2, coda=2, num_loops=1)
+    model = retrofit(build_decoder("llama", attention_bias=True, mlp_bias=True), prelude=2, core=2, coda=2, num_loops=1)
     predicts_alike(engine, model, write(model, tmp_path))
 
 
 def test_scaled_positions_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
     scaled = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
               "original_max_position_embeddings": 16}  # fmt: skip
-    model = early_exit_support.small(exit_layers=[], rope_parameters=scaled)
+    model = early_exit_support.build_early_exit(exit_layers=[], rope_parameters=scaled)
     predicts_alike(engine, model, write(model, tmp_path))
 
 
@@ -205,7 +213,7 @@ def test_a_trained_model_is_exported_and_answers_in_llama_cpp(weights: str, tmp_
     with torch.no_grad():
         ours = model(ids, exit_rule="fixed:2").logits[0]
     engine.eval(tokens)
-    near(torch.from_numpy(engine.scores[: len(tokens)]), ours, 1e-3 if weights == "f32" else 5e-2)
+    check_close(torch.from_numpy(engine.scores[: len(tokens)]), ours, 1e-3 if weights == "f32" else 5e-2)
     if weights == "f32":
         answer = engine.create_completion(prompt, max_tokens=6, temperature=0.0)["choices"][0]["text"]
         written = model.generate(ids, max_new_tokens=6, do_sample=False, exit_rule="fixed:2")[0]

@@ -28,7 +28,7 @@ from tests.configs.support import configured
 from tests.plugins_support import package_on_path
 from tests.unit.models.early_exit import early_exit_support
 from tests.unit.models.looped import looped_support
-from tests.unit.models.par_xl_support import small_network, small_supernet
+from tests.unit.models.par_xl_support import build_network, build_supernet
 from tests.unit.models.routed import routed_support
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,12 +65,12 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 BUILD: dict[str, Any] = {
-    "loop_tiny": lambda: looped_support.small(vocab_size=257, **looped_support.OURO),
-    "exit_tiny": lambda: early_exit_support.small(vocab_size=257, max_position_embeddings=LENGTH),
-    "mor_tiny": lambda: routed_support.small(
+    "loop_tiny": lambda: looped_support.build_looped(vocab_size=257, **looped_support.OURO),
+    "exit_tiny": lambda: early_exit_support.build_early_exit(vocab_size=257, max_position_embeddings=LENGTH),
+    "mor_tiny": lambda: routed_support.build_routed(
         vocab_size=257, max_position_embeddings=LENGTH, **routed_support.RECURSIONS
     ).float(),
-    "par_network": lambda: small_network(vocab_size=257),
+    "par_network": lambda: build_network(vocab_size=257),
 }
 
 
@@ -221,7 +221,7 @@ def test_generated_tokens_are_measured(
 
 def test_padding_is_not_counted() -> None:
     """Two texts together have the compute that they have one by one."""
-    model = looped_support.small(**looped_support.OURO)
+    model = looped_support.build_looped(**looped_support.OURO)
     rule, lengths = parse_rule("margin:0.02"), [9, 4]
     together = model(looped_support.IDS[:2], exit_rule=rule)
     alone = [model(looped_support.IDS[row : row + 1, :length], exit_rule=rule) for row, length in enumerate(lengths)]
@@ -294,7 +294,7 @@ def test_a_misspelt_task_is_told_with_the_nearest_name(task_folder: Path, monkey
 
 @needs_harness
 def test_what_cannot_be_scored_is_one_line(checkpoints: dict[str, Path], task_folder: Path, tmp_path: Path) -> None:
-    small_supernet(vocab_size=257).save_pretrained(tmp_path / "supernet")
+    build_supernet(vocab_size=257).save_pretrained(tmp_path / "supernet")
     byte_tokenizer().save_pretrained(tmp_path / "supernet")
     with pytest.raises(CheckpointError, match="holds ParXLSupernet; dataset=harness needs a causal language model"):
         evaluate("par_network", tmp_path / "supernet", task_folder, tmp_path / "search", "model.architecture=null")

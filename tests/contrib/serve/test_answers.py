@@ -27,7 +27,7 @@ from tests.models_support import SMALL as SMALL_ALBERT
 from tests.models_support import small_act, small_multi_exit, small_ponder
 from tests.toy_support import toy_family_installed
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, build_looped
 
 WORDS, PIECES = tokenizer("bert"), tokenizer("roberta")
 TEXT = "a cat, they said: stop!"
@@ -142,7 +142,7 @@ def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: 
 @pytest.mark.slow
 def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
     masked = small_act(AlbertActForMaskedLM, state_rule="single")
-    looped = small(**OURO | {"vocab_size": len(PIECES)})
+    looped = build_looped(**OURO | {"vocab_size": len(PIECES)})
     fixed = {masked: lambda depth: ("fixed_depth", depth), looped: lambda depth: ("exit_rule", f"fixed:{depth}")}
     for model, words, text in ((masked, WORDS, "a [MASK] cat [MASK]"), (looped, PIECES, "a cat")):
         one = of_text(model, words)

@@ -20,7 +20,7 @@ from tests.contrib.serve.support import of_text, served
 from tests.marks_support import quick_one_in
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, build_looped
 
 pytest.importorskip("gradio")
 
@@ -36,7 +36,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "hops": pages.build_page([hops, hops]).config,
         "ponder": pages.build_page([of_text(small_ponder(), tokenizer("bert"), initial_text="a cat")]).config,
         "loops": pages.build_page(
-            [of_text(small(**OURO | {"vocab_size": len(words)}), words, initial_text="a cat")]
+            [of_text(build_looped(**OURO | {"vocab_size": len(words)}), words, initial_text="a cat")]
         ).config,
     }
 

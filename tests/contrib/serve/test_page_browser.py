@@ -23,7 +23,7 @@ from tests.models_support import small_act, small_ponder
 from tests.toy_support import DATA, toy_family_installed
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
-from tests.unit.models.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, build_looped
 from tests.unit.models.par_xl_support import SMALL as PAR
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -53,7 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "sudoku": [served(at("sudoku"), "trm_tiny", "dataset.size=4", *sizes)],
         "ponder": [of_text(small_ponder(), words, initial_text="a cat, they said: stop!")],
         "masks": [of_text(small_act(AlbertActForPreTraining), words, initial_text="a [MASK] cat")],
-        "loops": [of_text(small(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
+        "loops": [of_text(build_looped(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
         "layers": [of_text(from_layers(at("base")), words, initial_text="a cat")],
         "supernet": [of_text(from_supernet(len(pieces)), pieces, initial_text="a cat")],
         "two": [hops, served(at("other"), "act_hops", *of_layers, "model.readout_weight=0.1")],

@@ -27,7 +27,7 @@ from tests.configs.support import configured
 from tests.contrib.serve.support import of_text, saved
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, build_looped
 
 PANIC = "a" * 60  # which the expression below cannot decide
 LINE = "tokenizer: failed on this text .PanicException: .*retry-limit"
@@ -73,7 +73,7 @@ def test_a_tokenizer_that_panics_is_a_line_of_mode_predict(tmp_path: Path) -> No
 
 
 def test_a_writer_that_panics_tells_who_waits() -> None:
-    one = of_text(small(**OURO | {"vocab_size": len(tokenizer("roberta"))}), panicking("roberta"))
+    one = of_text(build_looped(**OURO | {"vocab_size": len(tokenizer("roberta"))}), panicking("roberta"))
     with pytest.raises(DataError, match=LINE):
         list(stream_continuation(one, PANIC, 2, Setting()))
     assert list(stream_continuation(one, "a cat", 2, Setting()))[-1].result is not None
@@ -84,7 +84,7 @@ class Fatal(BaseException):
 
 
 def test_a_writer_tells_whatever_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = of_text(small(**OURO | {"vocab_size": len(tokenizer("roberta"))}), tokenizer("roberta"))
+    one = of_text(build_looped(**OURO | {"vocab_size": len(tokenizer("roberta"))}), tokenizer("roberta"))
     monkeypatch.setattr("adadepth.contrib.serve.generation.describe_texts", _fail)
     with pytest.raises(Fatal):
         list(stream_continuation(one, "a cat", 2, Setting()))
@@ -149,7 +149,7 @@ def test_a_token_that_never_comes_is_a_line(
     impatient: ModelLock, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = tokenizer("roberta")
-    one = of_text(small(**OURO | {"vocab_size": len(words)}), words, lock=impatient)
+    one = of_text(build_looped(**OURO | {"vocab_size": len(words)}), words, lock=impatient)
     monkeypatch.setattr("adadepth.contrib.serve.generation.describe_texts", lambda *_: stuck.wait(60))
     with pytest.raises(DataError, match=r"^the next token took more than 1\.5 seconds"):
         list(stream_continuation(one, "a cat", 2, Setting()))

@@ -1,1 +1,1 @@
-"""A router that decides, token by token and step by step, whom a shared block updates: a family of its own."""
+"""A family whose router decides in every step which tokens a shared block updates."""

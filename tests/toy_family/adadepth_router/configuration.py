@@ -8,7 +8,7 @@ from adadepth_router.settings import RouterSettings
 
 @strict
 class RouterConfig(AlbertShape, settings=RouterSettings):
-    """`num_hidden_layers` is the number of steps N, the most updates that a token can get."""
+    """The configuration of a router; `num_hidden_layers` is the number of steps N, the maximum updates of a token."""
 
     router_size: int = 32
     router_bias_init: int | float = 0.5

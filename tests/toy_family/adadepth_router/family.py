@@ -1,4 +1,4 @@
-"""What is known of the router before torch is imported."""
+"""The descriptor of the router family, which does not import torch."""
 
 from adadepth.config import BudgetUnit
 from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, ReportSection

@@ -1,10 +1,10 @@
-"""A router over one shared ALBERT block: in each of N steps it says which tokens the block updates.
+"""A router over one shared ALBERT block, which selects the tokens that the block updates in each of N steps.
 
     p_n = sigmoid(v tanh(W h_{n-1} + b) + c),   r_n = 1[p_n > threshold]
     h_n = h_{n-1} + r_n (block(h_{n-1}) - h_{n-1})
 
-A token may be left out of some steps, or of all. r_n passes its gradient on to p_n. One linear map reads every token
-after every step. Shape legend: B rows, T tokens, H hidden width, N steps, C tags, K real tokens.
+A token may be skipped in any or all steps. The gradient of r_n is passed to p_n (straight-through). One linear head
+reads every token after every step. Shape legend: B rows, T tokens, H hidden width, N steps, C tags, K real tokens.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from adadepth_router.configuration import RouterConfig
 
 @dataclass
 class RouterOutput(ModelOutput):
-    """See `adadepth.models.head_outputs` and `adadepth.models.depth.outputs.build_unit_fields`.
+    """Output of the tagger; see `adadepth.models.head_outputs` and `adadepth.models.depth.outputs.build_unit_fields`.
 
-    `probabilities` are the router's, (B, T, steps that ran).
+    `probabilities` are the router's, (B, T, executed steps).
     """
 
     loss: Tensor | None = None
@@ -52,7 +52,7 @@ class RouterOutput(ModelOutput):
 
 @dataclass
 class RouterPreTrainingOutput(ModelOutput):
-    """As `RouterOutput`, with what the pretraining heads say; see `adadepth.models.head_outputs`."""
+    """Output of the pretraining model, with the fields of its heads; see `adadepth.models.head_outputs`."""
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
@@ -64,7 +64,7 @@ class RouterPreTrainingOutput(ModelOutput):
 
 
 class Router(nn.Sequential):
-    """v tanh(W h + b) + c, (..., H) to (..., 1)."""
+    """The router network v tanh(W h + b) + c, (..., H) to (..., 1)."""
 
     def __init__(self, config: RouterConfig) -> None:
         hidden = nn.Linear(config.hidden_size, config.router_size)
@@ -72,11 +72,11 @@ class Router(nn.Sequential):
 
 
 class RouterLogit(nn.Linear):
-    """The router's last map; a class of its own so that initialisation can find it."""
+    """The last linear layer of the router, a separate class for its initialisation."""
 
 
 class RouterPreTrainedModel(DepthKnob, HoldsBudget, PreTrainedModel):
-    """What the router's heads have in common: what their updates cost, as a loss and as work."""
+    """Common members of the router's heads: loss and compute of updates."""
 
     config: RouterConfig
     config_class = RouterConfig
@@ -92,28 +92,28 @@ class RouterPreTrainedModel(DepthKnob, HoldsBudget, PreTrainedModel):
         if isinstance(module, RouterLogit):
             init.constant_(module.bias, self.config.router_bias_init)
 
-    def router_terms(self, output: RouterOutput | RouterPreTrainingOutput) -> dict[str, LossTerm]:
-        """The price of every real token's updates."""
+    def compute_router_terms(self, output: RouterOutput | RouterPreTrainingOutput) -> dict[str, LossTerm]:
+        """Return the loss term of the updates of real tokens."""
         if not self.config.update_price:
             return {}
         depth = self.soft_depth(output)
         return {"router": LossTerm(depth.total, depth.count, self.config.update_price)}
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Real tokens, which are what a budget counts the depth of."""
+        """Return the number of real tokens, the units of a budget."""
         return batch["attention_mask"].sum()
 
     def soft_depth(self, outputs: RouterOutput) -> LossTerm:
-        """sum_n p_n of all real tokens: near the number of updates where the router is sure."""
+        """Return sum_n p_n over real tokens, which approximates their number of updates."""
         valid = outputs.trace.valid
         return LossTerm((outputs.probabilities.sum(dim=-1) * valid).sum(), valid.sum())
 
     def set_depth_level(self, level: float) -> None:
-        """Update tokens of which the router is surer than 1 - level."""
+        """Set the threshold to 1 - level; a step updates tokens of a higher router probability."""
         self.config.threshold = 1.0 - level
 
     def price(self, trace: DepthTrace) -> Work:
-        """An update costs its token `update_work`; every step runs the router."""
+        """Return multiply-accumulates: `update_work` for each update of a token, and the router in every step."""
         config, real = self.config, trace.valid.sum(dim=1).double()
         hidden, steps = config.hidden_size, trace.max_updates
         seen = real if trace.executed.tokens is None else trace.executed.tokens.double()
@@ -129,22 +129,22 @@ class RouterPreTrainedModel(DepthKnob, HoldsBudget, PreTrainedModel):
 
     @property
     def max_updates(self) -> int:
-        """N."""
+        """Return the number of steps N."""
         return self.config.num_hidden_layers
 
     @property
     def longest_sequence(self) -> int:
-        """Positions."""
+        """Return the number of positions."""
         return self.config.max_position_embeddings
 
     @property
     def vocabulary_size(self) -> int:
-        """Pieces."""
+        """Return the number of word pieces."""
         return self.config.vocab_size
 
 
 class RouterForTokenClassification(RouterPreTrainedModel):
-    """Tags tokens; each can also exit, at the first step after which a rule trusts its tag."""
+    """Token classification with a router; under an exit rule, each token exits after a step of its own."""
 
     exit_signals = frozenset({"logits"})
 
@@ -171,7 +171,7 @@ class RouterForTokenClassification(RouterPreTrainedModel):
     ) -> RouterOutput:
         """Tag tokens, and with labels (B, T), negative where there is none, compute the loss.
 
-        Under an exit rule tokens really exit, unless all steps are to run: then there is no loss, which needs them all.
+        Under an exit rule, tokens exit early unless `run_all_steps`. The loss needs all steps.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         rule = resolve_exit_rule(self, exit_rule or f"fixed:{self.max_updates}")
@@ -182,29 +182,29 @@ class RouterForTokenClassification(RouterPreTrainedModel):
         steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
 
         fields = build_unit_fields(steps, rule, stepper.slots, tuple(mask.shape))
-        output = RouterOutput(trace=stepper.trace(), probabilities=stepper.probabilities(), **fields)
+        output = RouterOutput(trace=stepper.trace(), probabilities=stepper.stack_probabilities(), **fields)
         if labels is not None and run_all:
-            terms = self.terms(output, labels.flatten()[stepper.slots])
+            terms = self.compute_terms(output, labels.flatten()[stepper.slots])
             output.loss, output.loss_parts = combine_terms(terms, num_targets)
         return output
 
-    def terms(self, output: RouterOutput, labels: Tensor) -> dict[str, LossTerm]:
-        """The mean loss of all steps at tokens with a label, (K,), and the price of every real token's updates."""
+    def compute_terms(self, output: RouterOutput, labels: Tensor) -> dict[str, LossTerm]:
+        """Return the mean loss of all steps at tokens with a label, (K,), and the loss term of updates."""
         losses, counted = class_losses(output.step_logits, labels)
-        return {"task": LossTerm(losses.mean(dim=1)[counted].sum(), counted.sum()), **self.router_terms(output)}
+        return {"task": LossTerm(losses.mean(dim=1)[counted].sum(), counted.sum()), **self.compute_router_terms(output)}
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the loss parts are divided by."""
+        """Return the counts that divide the loss parts."""
         return {"task": (batch["labels"] >= 0).sum(), "router": self.count_units(batch)}
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of one prediction."""
+        """Return the multiply-accumulates of one prediction."""
         return float(self.classifier.weight.numel())
 
 
 class RouterForPreTraining(PretrainingHeads, RouterPreTrainedModel):
-    """Masked words and sentence order, read after the last step by the heads that every ALBERT has."""
+    """Pretraining on masked words and sentence order with the heads of ALBERT, after the last step."""
 
     def __init__(self, config: RouterConfig) -> None:
         super().__init__(config)
@@ -231,27 +231,27 @@ class RouterForPreTraining(PretrainingHeads, RouterPreTrainedModel):
         for _ in range(self.max_updates):
             stepper.update()
 
-        output = RouterPreTrainingOutput(trace=stepper.trace(), probabilities=stepper.probabilities())
+        output = RouterPreTrainingOutput(trace=stepper.trace(), probabilities=stepper.stack_probabilities())
         terms = self.predict_words(output, stepper.state, labels)
         terms |= self.predict_order(output, self.albert.pooled(stepper.state), sentence_order_label)
         if terms:
-            output.loss, output.loss_parts = combine_terms(terms | self.router_terms(output), num_targets)
+            output.loss, output.loss_parts = combine_terms(terms | self.compute_router_terms(output), num_targets)
         return output
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the loss parts are divided by."""
+        """Return the counts that divide the loss parts."""
         return {**self.count_predicted(batch), "router": self.count_units(batch)}
 
 
 class RouterStepper:
-    """The tokens of a batch in the middle of their steps; see `adadepth.models.depth.engine.Stepper`.
+    """Running tokens of a batch between steps; see `adadepth.models.depth.engine.Stepper`.
 
-    A token that has exited stays as it is, and the others go on seeing it.
+    The state of a token that has exited stays constant, and other tokens still attend to it.
 
     Args:
-        model: Of the states.
-        state: (B, T, H).
-        valid: Real tokens, (B, T).
+        model: Model with router, block and classifier.
+        state: Hidden states, (B, T, H).
+        valid: Mask of real tokens, (B, T).
     """
 
     width, computed = 1, None
@@ -265,12 +265,12 @@ class RouterStepper:
         self.rows, self.device = len(self.slots), state.device
 
     def advance(self) -> tuple[Tensor, None]:
-        """Update the tokens that the router chooses, and read all that still run."""
+        """Update the tokens that the router selects, and return logits of all running tokens."""
         self.update()
         return self._model.classifier(self._model.dropout(self.state.flatten(0, 1)[self._running])), None
 
     def update(self) -> None:
-        """Update the tokens that the router chooses."""
+        """Update the tokens that the router selects."""
         model, state = self._model, self.state
         runs = torch.zeros_like(self._valid).flatten().index_fill(0, self._running, True).view_as(self._valid)
         probability = model.router(state).squeeze(-1).sigmoid()
@@ -282,15 +282,15 @@ class RouterStepper:
         self._ran.append(ran)
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these of the running tokens."""
+        """Keep these of the running tokens."""
         self._running = self._running[rows.to(self.device)]
 
-    def probabilities(self) -> Tensor:
-        """Of all steps so far."""
+    def stack_probabilities(self) -> Tensor:
+        """Stack the router probabilities of all steps so far, (B, T, steps)."""
         return torch.stack(self._probabilities, dim=-1)
 
     def trace(self) -> DepthTrace:
-        """The depth of every token: the number of steps that updated it, which need not be the first ones."""
+        """Return the depth of every token: the number of steps, not necessarily the first ones, that updated it."""
         ran = torch.stack(self._ran, dim=-1)
         execution = Execution(ran.shape[-1], width=self._valid.shape[1])
         most = self._model.max_updates

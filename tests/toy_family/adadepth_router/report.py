@@ -1,4 +1,4 @@
-"""What a report says of the router alone."""
+"""The report section of the router family."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from adadepth.report.section import Section
 
 
 def never_updated(files: RunFiles) -> Section | None:
-    """The share of tokens that no step updated; None before anything was evaluated."""
+    """Return the share of tokens that no step updated, or None before an evaluation."""
     histogram = files.halting.get("classes", {}).get("all", {}).get("histogram")
     if not histogram:
         return None

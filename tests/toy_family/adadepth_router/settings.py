@@ -9,7 +9,7 @@ from adadepth.models.shared.albert.settings import AlbertSettings
 
 @dataclass
 class RouterSettings(AlbertSettings):
-    """A shared ALBERT block, and a router that says which tokens it updates in a step."""
+    """Settings of a shared ALBERT block with a router that selects the tokens to update in every step."""
 
     name: str = family_name("router")
     router_size: int = setting(32, "inner width of the router", at_least(1), shape=True, debug=8)

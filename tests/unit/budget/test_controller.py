@@ -1,4 +1,4 @@
-"""The controller against a plain loop and on simulated models; the schedule; smooth depths against closed forms."""
+"""The budget controller against a plain loop and on simulated models, its schedule, and smooth depths."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from adadepth.budget.controller import (
 from tests.marks_support import quick_one_in
 
 
-def controller(target=3.0, full=6.0, gain=1.0, moves_bias=False, **shares) -> BudgetController:
+def build_controller(target=3.0, full=6.0, gain=1.0, moves_bias=False, **shares) -> BudgetController:
     return BudgetController(BudgetSchedule(target, full, int(full), **shares), gain, moves_bias=moves_bias)
 
 
-def advance(found: BudgetController, mean: float, progress: float, units: int = 7) -> None:
-    found.advance(torch.tensor(mean * units), torch.tensor(units), progress)
+def advance(controller: BudgetController, mean: float, progress: float, units: int = 7) -> None:
+    controller.advance(torch.tensor(mean * units), torch.tensor(units), progress)
 
 
 # ---- schedule
@@ -47,109 +47,109 @@ def test_without_phases_the_target_holds_from_the_start():
     assert schedule.compute_target(0.0) == 0.5
 
 
-def test_growth_is_told_in_the_budgets_unit():
+def test_growth_targets_are_in_the_unit_of_the_budget():
     assert BudgetSchedule(0.5, 1.0, 8, grow=1.0, grow_from=2).compute_target(0.0) == 0.25
 
 
 # ---- control
 
 
-def test_what_cannot_be_too_deep_is_only_brought_back():
-    found = controller(target=2.0, full=6.0)
-    assert found.reward(1.0).item() == 0.0, "nothing has been measured"
+def test_the_reward_only_acts_below_the_target():
+    controller = build_controller(target=2.0, full=6.0)
+    assert controller.reward(1.0).item() == 0.0, "nothing has been measured"
     for depth, reward in ((6.0, 0.0), (2.0, 0.0), (1.0, -PROPORTIONAL / 6.0), (0.0, -PROPORTIONAL / 3.0)):
-        advance(found, depth, 1.0)
-        assert found.reward(1.0).item() == pytest.approx(reward)
+        advance(controller, depth, 1.0)
+        assert controller.reward(1.0).item() == pytest.approx(reward)
 
 
-def test_the_controller_is_the_plain_loop():
+def test_the_controller_equals_a_plain_loop():
     depths, multiplier, smoothed = [5.0, 4.5, 2.0, 2.5, 3.5], 0.0, None
-    found = controller(ramp=0.5)
-    assert found.price(0.0).item() == 0.0
+    controller = build_controller(ramp=0.5)
+    assert controller.price(0.0).item() == 0.0
     for step, depth in enumerate(depths):
         progress = step / len(depths)
         target = 6.0 + (3.0 - 6.0) * min(progress / 0.5, 1.0)
-        advance(found, depth, progress)
+        advance(controller, depth, progress)
         smoothed = depth if smoothed is None else SMOOTHING * smoothed + (1 - SMOOTHING) * depth
         multiplier += INTEGRAL * (smoothed - target) / 6.0
         following = (step + 1) / len(depths)
-        wanted = 6.0 + (3.0 - 6.0) * min(following / 0.5, 1.0)
-        price = multiplier + PROPORTIONAL * (depth - wanted) / 6.0
-        assert found.price(following).item() == pytest.approx(price, rel=1e-5)
-    assert found.figures(1.0) == pytest.approx({"target": 3.0, "measured": smoothed, "multiplier": multiplier})
+        next_target = 6.0 + (3.0 - 6.0) * min(following / 0.5, 1.0)
+        price = multiplier + PROPORTIONAL * (depth - next_target) / 6.0
+        assert controller.price(following).item() == pytest.approx(price, rel=1e-5)
+    assert controller.figures(1.0) == pytest.approx({"target": 3.0, "measured": smoothed, "multiplier": multiplier})
 
 
 def test_the_multiplier_has_a_limit():
-    found = controller(gain=1e6)
+    controller = build_controller(gain=1e6)
     for depth, limit in ((6.0, LIMIT), (1.0, -LIMIT)):
         for _ in range(500):
-            advance(found, depth, 0.5)
-        assert found.figures(1.0)["multiplier"] == limit
+            advance(controller, depth, 0.5)
+        assert controller.figures(1.0)["multiplier"] == limit
 
 
-def test_while_depth_grows_nothing_is_paid():
-    found = controller(grow=0.5, grow_from=1)
-    advance(found, 2.0, 0.1)
-    assert found.price(0.2).item() == 0.0
-    assert found.figures(0.1) == pytest.approx({"target": 1.0, "measured": 2.0, "multiplier": 0.0})
+def test_the_multiplier_is_zero_while_depth_grows():
+    controller = build_controller(grow=0.5, grow_from=1)
+    advance(controller, 2.0, 0.1)
+    assert controller.price(0.2).item() == 0.0
+    assert controller.figures(0.1) == pytest.approx({"target": 1.0, "measured": 2.0, "multiplier": 0.0})
 
 
 @pytest.mark.parametrize(
     ("target", "own_price", "stiffness"), quick_one_in(3, [(1.5, 0.02, 1.0), (3.0, -0.02, 0.5), (5.0, 0.03, 3.0)])
 )
-def test_a_simulated_model_is_brought_to_its_target(target, own_price, stiffness):
-    """A model whose depth drifts down a slope that the price tilts: it rests where the price meets its own."""
-    found, depth = controller(target, gain=3.0), 6.0
+def test_a_simulated_model_reaches_its_target(target, own_price, stiffness):
+    """Run a model whose depth follows the slope of the multiplier: it is stationary where the slope is zero."""
+    controller, depth = build_controller(target, gain=3.0), 6.0
     for step in range(3000):
-        advance(found, depth, step / 3000)
-        slope = found.price(step / 3000).item() - own_price
+        advance(controller, depth, step / 3000)
+        slope = controller.price(step / 3000).item() - own_price
         depth = min(max(depth - stiffness * slope, 1.0), 6.0)
     assert depth == pytest.approx(target, rel=0.05)
 
 
 @pytest.mark.parametrize(("depth", "error"), [(6.0, 0.5), (4.0, 1 / 6), (3.8, 0.0), (1.3, 0.0), (1.0, -1 / 3)])
-def test_far_from_the_target_the_bias_moves_and_the_loss_rests(depth, error):
-    found = controller(target=3.0, full=6.0, moves_bias=True)
-    assert found.compute_bias_shift(0.5).item() == 0.0, "nothing has been measured"
-    advance(found, depth, 0.5)
-    assert found.compute_bias_shift(0.5).item() == pytest.approx(BIAS_GAIN * error)
-    near = 0.0 if error else (depth - 3.0) / 6.0
-    assert found.price(0.5).item() == pytest.approx((INTEGRAL + PROPORTIONAL) * near)
+def test_far_from_the_target_only_the_bias_moves(depth, error):
+    controller = build_controller(target=3.0, full=6.0, moves_bias=True)
+    assert controller.compute_bias_shift(0.5).item() == 0.0, "nothing has been measured"
+    advance(controller, depth, 0.5)
+    assert controller.compute_bias_shift(0.5).item() == pytest.approx(BIAS_GAIN * error)
+    error_near_target = 0.0 if error else (depth - 3.0) / 6.0
+    assert controller.price(0.5).item() == pytest.approx((INTEGRAL + PROPORTIONAL) * error_near_target)
 
 
-def test_the_bias_rests_until_the_schedule_has_reached_its_target():
-    found = controller(target=3.0, full=6.0, moves_bias=True, grow=0.3, hold=0.2, ramp=0.2)
+def test_the_bias_is_constant_until_the_schedule_ends():
+    controller = build_controller(target=3.0, full=6.0, moves_bias=True, grow=0.3, hold=0.2, ramp=0.2)
     for progress, depth in ((0.1, 2.0), (0.4, 2.0), (0.65, 6.0)):
-        advance(found, depth, progress)
-        assert found.compute_bias_shift(progress).item() == 0.0
-    assert found.figures(0.5)["multiplier"] != 0.0, "the integral counts the error"
-    assert found.compute_bias_shift(0.8).item() == pytest.approx(BIAS_GAIN / 2)
+        advance(controller, depth, progress)
+        assert controller.compute_bias_shift(progress).item() == 0.0
+    assert controller.figures(0.5)["multiplier"] != 0.0, "the integral counts the error"
+    assert controller.compute_bias_shift(0.8).item() == pytest.approx(BIAS_GAIN / 2)
 
 
 @pytest.mark.parametrize("start", [-9.0, 6.0])
 @pytest.mark.parametrize("moves_bias", [True, False])
-def test_a_saturated_halting_unit_is_brought_back_by_its_bias_alone(start, moves_bias):
-    """A halting logit z of gradient s(1 - s): depth 1 + 5 (1 - s(z)) falls with z, and the loss pulls z nowhere."""
-    found, logit, steps = controller(target=3.8, full=6.0, moves_bias=moves_bias), torch.tensor(start), 200
+def test_only_the_bias_recovers_a_saturated_halting_unit(start, moves_bias):
+    """Run a halting logit z with gradient s(1 - s) and depth 1 + 5 (1 - s(z)), without another loss."""
+    controller, logit, steps = build_controller(target=3.8, full=6.0, moves_bias=moves_bias), torch.tensor(start), 200
     for step in range(steps):
         halting = torch.sigmoid(logit)
-        advance(found, float(1 + 5 * (1 - halting)), step / steps)
+        advance(controller, float(1 + 5 * (1 - halting)), step / steps)
         logit += (
-            found.price(step / steps) * 5 * halting * (1 - halting)
-            + found.compute_bias_shift(step / steps) * moves_bias
+            controller.price(step / steps) * 5 * halting * (1 - halting)
+            + controller.compute_bias_shift(step / steps) * moves_bias
         )
     error = (float(1 + 5 * (1 - torch.sigmoid(logit))) - 3.8) / 6.0
     assert (-FAR_BELOW <= error <= FAR_ABOVE) == moves_bias
 
 
-def test_a_state_goes_on_exactly():
-    first = controller()
+def test_a_loaded_state_continues_exactly():
+    first = build_controller()
     for step, depth in enumerate((5.1, 4.3, 4.4)):
         advance(first, depth, step / 10)
-    second = controller()
+    second = build_controller()
     second.load_state_dict(first.state_dict())
-    for found in (first, second):
-        advance(found, 3.7, 0.3)
+    for controller in (first, second):
+        advance(controller, 3.7, 0.3)
     assert first.state_dict() == second.state_dict()
     assert torch.equal(first.price(0.4), second.price(0.4))
 
@@ -157,7 +157,7 @@ def test_a_state_goes_on_exactly():
 # ---- smooth depth
 
 
-def test_a_smooth_depth_is_the_expected_one_at_exponent_one_and_the_hard_one_near_zero():
+def test_a_smooth_depth_is_expected_at_exponent_one_and_executed_near_zero():
     survival = torch.tensor([[0.9, 0.5, 0.2, 0.0]])
     ran = torch.tensor([[True, True, True, False]])
     assert smooth_depth(survival, ran, 1.0).item() == pytest.approx(1.6)
@@ -165,7 +165,7 @@ def test_a_smooth_depth_is_the_expected_one_at_exponent_one_and_the_hard_one_nea
     assert smooth_depth(survival, ran).item() == pytest.approx(0.9**0.3 + 0.5**0.3 + 0.2**0.3)
 
 
-def test_no_gradient_is_infinite_where_nothing_survives():
+def test_gradients_are_finite_at_survival_zero():
     survival = torch.tensor([0.0, 1e-9, 1.0, 1.0 + 1e-6], requires_grad=True)
     smooth_depth(survival).backward()
     assert survival.grad.isfinite().all()

@@ -37,7 +37,7 @@ def count_matrices(module: nn.Module) -> int:
 @pytest.mark.parametrize("exit_heads", ["shared", "own"])
 def test_compute_of_an_exit_is_that_of_its_layers_and_one_prediction(exit_heads: str) -> None:
     """Use exits after layers 1, 3 and 4, so that a third of the exits is no third of the layers."""
-    model = exits.small(exit_layers=[1, 3], exit_heads=exit_heads)
+    model = exits.build_early_exit(exit_layers=[1, 3], exit_heads=exit_heads)
     tokens = exits.LENGTH
     attention = 2 * exits.WIDTH * tokens * (tokens + 1) // 2
     layer = tokens * count_matrices(model.layers.get_layer(0)) + attention
@@ -50,7 +50,7 @@ def test_compute_of_an_exit_is_that_of_its_layers_and_one_prediction(exit_heads:
 
 def test_a_halting_unit_fills_the_columns_of_halting() -> None:
     """Compare with the definition of p_n, token by token; the last loop gets the rest of the probability."""
-    model = looped.small(**looped.OURO | {"exit_rule": "quantile:0.5"})
+    model = looped.build_looped(**looped.OURO | {"exit_rule": "quantile:0.5"})
     with torch.no_grad():
         logits = model(**BATCH, run_all_steps=True).halting_logits
     rows = logits[:, :-1].flatten(0, 1).double().tolist()  # the last position predicts no token
@@ -78,6 +78,6 @@ def test_a_halting_unit_fills_the_columns_of_halting() -> None:
 
 def test_the_gate_of_early_exits_is_no_halting_distribution() -> None:
     """Check that a gate, which judges each prediction by itself, gives no distribution."""
-    summary = summarise(exits.small(exit_gate=True))
+    summary = summarise(exits.build_early_exit(exit_gate=True))
     assert summary["halting"] == {}
     assert "posterior" not in summary["steps"][0]

@@ -30,7 +30,7 @@ def evaluate(model: Any) -> dict[str, float]:
 
 
 def test_early_exits_of_a_frozen_network_are_selected_by_their_mean_loss() -> None:
-    model = exits.small(exit_heads="own", trains="exits", exit_layers=[1, 2], exit_weights="uniform")
+    model = exits.build_early_exit(exit_heads="own", trains="exits", exit_layers=[1, 2], exit_weights="uniform")
     before = evaluate(model)
     assert before["loss"] == pytest.approx((before["lm_loss_step_1"] + before["lm_loss_step_2"]) / 2)
     assert before["lm_loss"] == before["lm_loss_step_3"] != before["loss"]
@@ -43,7 +43,7 @@ def test_early_exits_of_a_frozen_network_are_selected_by_their_mean_loss() -> No
 
 
 def test_a_gate_trained_alone_is_selected_by_its_loss() -> None:
-    model = looped.small(**looped.OURO | {"objective": "gate_alone", "exit_rule": None})
+    model = looped.build_looped(**looped.OURO | {"objective": "gate_alone", "exit_rule": None})
     before = evaluate(model)
     with torch.no_grad():
         model.model.gate.bias.add_(1.0)
@@ -54,5 +54,5 @@ def test_a_gate_trained_alone_is_selected_by_its_loss() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"trains": "exits", "exit_heads": "own", "exit_rule": "margin:0.5"}])
 def test_the_likelihood_selects_if_training_changes_it(fields: dict[str, Any]) -> None:
-    metrics = evaluate(exits.small(**fields))
+    metrics = evaluate(exits.build_early_exit(**fields))
     assert metrics["loss"] == metrics["lm_loss"]

@@ -14,7 +14,7 @@ from adadepth.evaluation.text_records import sample_masked_positions, text_recor
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.metrics.exit_study import study
 from adadepth.metrics.step_records import POSITIONS
-from tests.unit.models.early_exit.early_exit_support import LAYERS, MASK, PADDED, PIECES, get_stock, small
+from tests.unit.models.early_exit.early_exit_support import LAYERS, MASK, PADDED, PIECES, build_early_exit, get_stock
 
 LABELS = torch.full_like(PADDED, -100)
 MASKED = [(0, 1), (0, 4), (1, 0), (1, 2), (1, 7), (2, 3), (2, 8)]
@@ -37,7 +37,7 @@ def select_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.slow
 @torch.no_grad()
 def test_rules_have_the_figures_of_a_plain_loop_over_masked_words() -> None:
-    model = small(EarlyExitForMaskedLM, "bert")
+    model = build_early_exit(EarlyExitForMaskedLM, "bert")
     cut = [get_stock(model, layers)(PADDED, attention_mask=MASK).logits for layers in range(1, LAYERS + 1)]
     exits, losses, last_losses = [], [], []
     for row, column in MASKED:

@@ -20,7 +20,7 @@ from adadepth.metrics.exit_study import study
 from adadepth.metrics.step_records import POSITIONS, StepRecords, get_sequence_numbers
 from adadepth.metrics.step_scores import NEAR
 from adadepth.report.exits import format_exit_study
-from tests.unit.models.looped.looped_support import IDS, LENGTH, OURO, PIECES, small
+from tests.unit.models.looped.looped_support import IDS, LENGTH, OURO, PIECES, build_looped
 
 LOOPS, ROWS = 4, len(IDS)
 MEASURED: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
@@ -47,7 +47,7 @@ def make_blocks() -> Any:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return small(**OURO)
+    return build_looped(**OURO)
 
 
 @pytest.fixture(scope="module")

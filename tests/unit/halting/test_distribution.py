@@ -1,4 +1,4 @@
-"""Closed forms, edges and draws of the halting distribution; tests/property has its loop."""
+"""Closed forms, edges and samples of the halting distribution; tests/property compares it with a plain loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adadepth.halting.distribution import (
 )
 
 
-def distribution(probabilities, truncation="leftover"):
+def build_distribution(probabilities, truncation="leftover"):
     return halting_distribution(halting_logits(torch.tensor(probabilities)), truncation)
 
 
@@ -51,9 +51,14 @@ EDGES = [0.0, 1e-7, 0.5, 1 - 1e-7, 1.0]
 @pytest.mark.parametrize("truncation", TRUNCATIONS)
 def test_certainty_gives_finite_values_and_gradients(truncation, direction):
     rows = torch.cartesian_prod(*[torch.tensor(EDGES)] * 3).requires_grad_()
-    found = halting_distribution(halting_logits(rows), truncation)
+    distribution = halting_distribution(halting_logits(rows), truncation)
     prior = geometric_prior(0.3, 3, "leftover")
-    for value in (found.pmf, found.expected_steps(), found.entropy(), halting_kl(found, prior, direction)):
+    for value in (
+        distribution.pmf,
+        distribution.expected_steps(),
+        distribution.entropy(),
+        halting_kl(distribution, prior, direction),
+    ):
         assert value.isfinite().all()
         (gradient,) = torch.autograd.grad(value.square().sum(), rows, retain_graph=True)
         assert gradient.isfinite().all()
@@ -62,23 +67,23 @@ def test_certainty_gives_finite_values_and_gradients(truncation, direction):
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_infinite_logits_mean_certainty(value):
     logits = torch.full((2, 3), value, requires_grad=True)
-    found = halting_distribution(logits, "leftover")
+    distribution = halting_distribution(logits, "leftover")
     expected = [1.0, 0.0, 0.0] if value > 0 else [0.0, 0.0, 1.0]
-    torch.testing.assert_close(found.pmf, torch.tensor([expected] * 2), atol=1e-30, rtol=0)
-    found.expected_steps().sum().backward()
+    torch.testing.assert_close(distribution.pmf, torch.tensor([expected] * 2), atol=1e-30, rtol=0)
+    distribution.expected_steps().sum().backward()
     assert logits.grad.isfinite().all()
 
 
 def test_never_halting_renormalises_to_uniform():
-    assert distribution([0.0] * 5, "renormalise").pmf.tolist() == pytest.approx([0.2] * 5)
+    assert build_distribution([0.0] * 5, "renormalise").pmf.tolist() == pytest.approx([0.2] * 5)
 
 
-def test_logits_of_probabilities():
-    given = torch.tensor([0.0, 1e-7, 0.2, 1 - 1e-7, 1.0])
-    found = halting_logits(given)
-    torch.testing.assert_close(found.sigmoid(), given, atol=1e-8, rtol=0)
-    assert found[1].item() == pytest.approx(math.log(1e-7), abs=1e-4)
-    assert found.isfinite().all()
+def test_halting_logits_invert_the_sigmoid():
+    probabilities = torch.tensor([0.0, 1e-7, 0.2, 1 - 1e-7, 1.0])
+    logits = halting_logits(probabilities)
+    torch.testing.assert_close(logits.sigmoid(), probabilities, atol=1e-8, rtol=0)
+    assert logits[1].item() == pytest.approx(math.log(1e-7), abs=1e-4)
+    assert logits.isfinite().all()
 
 
 def test_a_step_without_probability_contributes_nothing():
@@ -92,13 +97,13 @@ def test_a_step_without_probability_contributes_nothing():
 
 def test_half_precision_logits_are_raised_to_float32():
     logits = torch.randn(4, 24).bfloat16()
-    found = halting_distribution(logits, "leftover")
-    assert found.log_pmf.dtype == torch.float32
-    assert torch.equal(found.log_pmf, halting_distribution(logits.float(), "leftover").log_pmf)
+    distribution = halting_distribution(logits, "leftover")
+    assert distribution.log_pmf.dtype == torch.float32
+    assert torch.equal(distribution.log_pmf, halting_distribution(logits.float(), "leftover").log_pmf)
 
 
 def test_quantiles_are_strict():
-    found = HaltingDistribution(torch.tensor([0.5, 0.25, 0.25]).log())
+    distribution = HaltingDistribution(torch.tensor([0.5, 0.25, 0.25]).log())
     levels = torch.tensor([0.0, 0.49, 0.5, 0.74, 0.75, 1.0])
-    assert [found.quantile(q).item() for q in levels.tolist()] == [1, 1, 2, 2, 3, 3]
-    assert found.quantile(0.3).dtype == torch.int64
+    assert [distribution.quantile(q).item() for q in levels.tolist()] == [1, 1, 2, 2, 3, 3]
+    assert distribution.quantile(0.3).dtype == torch.int64

@@ -1,4 +1,4 @@
-"""Exit rules against their definitions, written out as loops over one example."""
+"""Exit rules against plain loops over one example."""
 
 from __future__ import annotations
 
@@ -36,43 +36,43 @@ ALL = BOTH | {"states"}
 LOGITS = frozenset({"logits"})
 
 
-def softmax(values):
+def compute_softmax(values):
     powers = [math.exp(value) for value in values]
     return [power / sum(powers) for power in powers]
 
 
-def entropy(values):
-    return -sum(p * math.log(p) for p in softmax(values))
+def compute_entropy(values):
+    return -sum(p * math.log(p) for p in compute_softmax(values))
 
 
-def margin(values):
-    first, second = sorted(softmax(values), reverse=True)[:2]
+def compute_margin(values):
+    first, second = sorted(compute_softmax(values), reverse=True)[:2]
     return first - second
 
 
-def divergence(before, now):
-    return sum(p * math.log(p / q) for p, q in zip(softmax(before), softmax(now), strict=True))
+def compute_kl(before, now):
+    return sum(p * math.log(p / q) for p, q in zip(compute_softmax(before), compute_softmax(now), strict=True))
 
 
-def first(conditions):
-    """1-based position of the first true condition, else the last."""
+def find_first(conditions):
+    """Return the 1-based position of the first true condition, or the last position."""
     return next((n for n, holds in enumerate(conditions, 1) if holds), len(conditions))
 
 
-def repeats(steps, count):
-    """Whether the last `count` steps each predicted what the step before them did."""
+def has_repeated_predictions(steps, count):
+    """Return whether the last `count` steps each predicted the same class as the step before."""
     classes = [max(range(len(step)), key=step.__getitem__) for step in steps]
     return len(classes) > count and len(set(classes[-count - 1 :])) == 1
 
 
 PLAIN = {
-    "entropy:0.6": lambda steps: first([entropy(step) < 0.6 for step in steps]),
-    "normalised_entropy:0.6": lambda steps: first([entropy(step) / math.log(3) < 0.6 for step in steps]),
-    "confidence:0.7": lambda steps: first([max(softmax(step)) > 0.7 for step in steps]),
-    "margin:0.5": lambda steps: first([margin(step) > 0.5 for step in steps]),
-    "kl:0.3": lambda steps: first([False, *(divergence(*pair) < 0.3 for pair in pairwise(steps))]),
-    "patience:1": lambda steps: first([repeats(steps[: n + 1], 1) for n in range(len(steps))]),
-    "patience:2": lambda steps: first([repeats(steps[: n + 1], 2) for n in range(len(steps))]),
+    "entropy:0.6": lambda steps: find_first([compute_entropy(step) < 0.6 for step in steps]),
+    "normalised_entropy:0.6": lambda steps: find_first([compute_entropy(step) / math.log(3) < 0.6 for step in steps]),
+    "confidence:0.7": lambda steps: find_first([max(compute_softmax(step)) > 0.7 for step in steps]),
+    "margin:0.5": lambda steps: find_first([compute_margin(step) > 0.5 for step in steps]),
+    "kl:0.3": lambda steps: find_first([False, *(compute_kl(*pair) < 0.3 for pair in pairwise(steps))]),
+    "patience:1": lambda steps: find_first([has_repeated_predictions(steps[: n + 1], 1) for n in range(len(steps))]),
+    "patience:2": lambda steps: find_first([has_repeated_predictions(steps[: n + 1], 2) for n in range(len(steps))]),
     "fixed:4": lambda steps: 4,
     "fixed:1": lambda steps: 1,
 }
@@ -81,9 +81,9 @@ PLAIN = {
 @pytest.mark.parametrize("label", PLAIN)
 def test_rules_on_logits_equal_their_definition(label):
     step_logits = torch.randn(200, 6, 3, generator=torch.Generator().manual_seed(1)) * 1.2
-    found = apply_rule(parse_rule(label), step_logits, None).tolist()
-    assert found == [PLAIN[label](example) for example in step_logits.tolist()]
-    assert len(set(found)) > 2 or label.startswith("fixed")
+    exits = apply_rule(parse_rule(label), step_logits, None).tolist()
+    assert exits == [PLAIN[label](example) for example in step_logits.tolist()]
+    assert len(set(exits)) > 2 or label.startswith("fixed")
 
 
 def test_patience_of_a_regression_counts_small_changes():
@@ -99,7 +99,7 @@ def test_the_level_of_a_quantile_is_strict():
     assert [apply_rule(Quantile(q), None, halves).item() for q in (0.49, 0.5, 0.74, 0.75)] == [1, 2, 2, 3]
 
 
-def test_a_quantile_of_ouro_is_reached():
+def test_a_quantile_with_reached_exits_at_equality():
     halves = torch.zeros(1, 5)
     rules = [parse_rule(f"quantile:{q}:1") for q in (0.49, 0.5, 0.74, 0.75)]
     assert [apply_rule(rule, None, halves).item() for rule in rules] == [1, 1, 2, 2]
@@ -122,9 +122,9 @@ def test_quantile_at_the_edges():
 def test_samples_follow_the_halting_distribution():
     lambdas = torch.tensor([0.15, 0.4, 0.05, 0.5, 0.3])
     logits = halting_logits(lambdas).expand(10_000, 5)
-    drawn = apply_rule(Sample(), None, logits, torch.Generator().manual_seed(7))
+    exits = apply_rule(Sample(), None, logits, torch.Generator().manual_seed(7))
     expected = halting_distribution(logits[0], "leftover").pmf.double()
-    counts = torch.bincount(drawn, minlength=6)[1:]
+    counts = torch.bincount(exits, minlength=6)[1:]
     assert chisquare(counts.numpy(), (expected / expected.sum() * 10_000).numpy(), sum_check=False)[1] > 0.01
 
 
@@ -133,35 +133,35 @@ def test_expectation_mixes_probabilities_and_runs_every_step():
     rule = Expectation()
     exits = apply_rule(rule, step_logits, halting)
     assert exits.tolist() == [4] * 7
-    found = select_predictions(rule, step_logits, halting, exits).softmax(-1)
+    predictions = select_predictions(rule, step_logits, halting, exits).softmax(-1)
     for row in range(7):
         reached, expected = 1.0, torch.zeros(3)
         for step in range(4):
             halts = 1.0 if step == 3 else halting[row, step].sigmoid()
             expected += reached * halts * step_logits[row, step].softmax(-1)
             reached *= 1 - halts
-        torch.testing.assert_close(found[row], expected)
+        torch.testing.assert_close(predictions[row], expected)
 
 
 def test_expectation_mixes_values_in_regression():
     values = torch.tensor([[1.0, 3.0]]).unsqueeze(-1)
     halting = halting_logits(torch.tensor([[0.25, 0.1]]))
-    found = select_predictions(Expectation(), values, halting, torch.tensor([2]))
-    assert found.tolist() == [[pytest.approx(0.25 * 1 + 0.75 * 3)]]
+    predictions = select_predictions(Expectation(), values, halting, torch.tensor([2]))
+    assert predictions.tolist() == [[pytest.approx(0.25 * 1 + 0.75 * 3)]]
 
 
-def test_predictions_are_those_of_each_examples_own_step():
+def test_each_example_is_predicted_at_its_exit_step():
     step_logits = torch.arange(24.0).view(3, 4, 2)
     step_logits[0, 2:] = math.nan
-    found = select_predictions(Fixed(1), step_logits, None, torch.tensor([2, 4, 1]))
-    assert found.tolist() == [[2.0, 3.0], [14.0, 15.0], [16.0, 17.0]]
+    predictions = select_predictions(Fixed(1), step_logits, None, torch.tensor([2, 4, 1]))
+    assert predictions.tolist() == [[2.0, 3.0], [14.0, 15.0], [16.0, 17.0]]
 
 
 @pytest.mark.parametrize("label", ["quantile:0.5", "sample", "expectation", "fixed:3", "entropy:0.5",
                                    "normalised_entropy:0.5", "confidence:0.75", "margin:0.5", "kl:0.1", "patience:2",
                                    "distance:0.5", "acceleration:0.5:1"])  # fmt: skip
-def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
-    """Batch of B, B batches of one, and the loop in which finished rows leave: one and the same decision."""
+def test_a_batch_exits_as_its_rows_alone_and_as_a_shrinking_batch(label):
+    """Compare a batch of B with B batches of one and with a loop in which finished rows leave the batch."""
     rule = parse_rule(label)
     step_logits, halting, moves = torch.randn(37, 6, 3) * 1.5, torch.randn(37, 6) - 0.5, torch.rand(37, 6, 2)
     together = apply_rule(rule, step_logits, halting, torch.Generator().manual_seed(0), moves)
@@ -174,8 +174,8 @@ def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
     memory = rule.start(37, "cpu", torch.Generator().manual_seed(0))
     assert memory.dtype == torch.float32
     for step in range(1, 6):
-        said = (values[running, step - 1] for values in (step_logits, halting, moves))
-        view = StepView(step, 6, *said)
+        signals = (values[running, step - 1] for values in (step_logits, halting, moves))
+        view = StepView(step, 6, *signals)
         leaves, memory = rule.decide(view, memory)
         exits[running[leaves]] = step
         running, memory = running[~leaves], memory[~leaves]
@@ -212,7 +212,7 @@ ROWS, NO = torch.zeros(3, 1), torch.zeros(3, dtype=torch.bool)
 ])  # fmt: skip
 @pytest.mark.parametrize("wraps", [False, True])
 def test_a_rule_that_returns_other_shapes_is_refused_at_its_first_call(rule, message, wraps):
-    """Also in the wrapper that predicts over a vocabulary for a part of the rows at a time."""
+    """Check the rule alone and in the wrapper that predicts over a vocabulary for some rows at a time."""
     applied = ReadingRule(rule, lambda step, states: states) if wraps else rule
     with pytest.raises(ConfigError, match=rf"^exit rule 'returning': {message}"):
         apply_rule(applied, torch.randn(3, 4, 2), None)
@@ -223,25 +223,25 @@ def test_memory_may_grow_after_the_first_step():
     assert apply_rule(rule, torch.randn(3, 4, 2), None).tolist() == [4, 4, 4]
 
 
-def test_the_example_of_the_page_on_plugins_counts_steps_in_a_row():
+def test_the_example_rule_of_the_plugins_page_needs_consecutive_steps():
     page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     (source,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class SteadyMargin" in code)
     names: dict[str, Any] = {"__name__": __name__}
     exec(source.replace("@adadepth.register_exit_rule\n", ""), names)
     step_logits = torch.randn(50, 6, 3, generator=torch.Generator().manual_seed(0)) * 2.0
 
-    def reached(row):
-        margins = [margin(logits) for logits in row.tolist()]
-        return first([n >= 2 and min(margins[n - 2 : n]) > 0.5 for n in range(1, 6)] + [True])
+    def find_expected_exit(row):
+        margins = [compute_margin(logits) for logits in row.tolist()]
+        return find_first([n >= 2 and min(margins[n - 2 : n]) > 0.5 for n in range(1, 6)] + [True])
 
     exits = apply_rule(names["SteadyMargin"](), step_logits, None)
-    assert exits.tolist() == list(map(reached, step_logits))
+    assert exits.tolist() == list(map(find_expected_exit, step_logits))
     assert len(set(exits.tolist())) > 3
 
 
-def test_a_label_reads_back():
-    own = ("acceleration:0.1", "patience:2:0.05", "entropy:0.123456789", "quantile:1")
-    for label in (*list_standard_rules(ALL, 3, 24), *own):
+def test_a_label_parses_to_the_same_rule():
+    labels = ("acceleration:0.1", "patience:2:0.05", "entropy:0.123456789", "quantile:1")
+    for label in (*list_standard_rules(ALL, 3, 24), *labels):
         assert parse_rule(label).label == label
         assert parse_rule(parse_rule(label).label) == parse_rule(label)
 
@@ -273,7 +273,7 @@ def test_a_bare_name_takes_the_published_default():
         ("acceleration:0.1:0", r"acceleration: times=0 must be at least 1"),
     ],
 )
-def test_a_wrong_text_is_refused_in_one_line(text, message):
+def test_an_invalid_label_is_refused_in_one_line(text, message):
     with pytest.raises(ConfigError, match=message) as caught:
         parse_rule(text)
     assert "\n" not in str(caught.value)
@@ -296,14 +296,14 @@ def test_a_rule_that_a_model_cannot_support_is_refused_in_one_line(label, signal
     assert "\n" not in str(caught.value)
 
 
-def test_predictions_of_many_cells_come_to_rest_in_all_of_them():
+def test_kl_of_many_cells_exits_when_every_cell_is_stable():
     still, moving = torch.zeros(3, 2), torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 0.1]])
     cells = torch.stack([still, moving], dim=1).unsqueeze(0)  # (1, N, L, C)
     assert apply_rule(parse_rule("kl:0.1"), cells[:, :, :1], None).item() == 2
     assert apply_rule(parse_rule("kl:0.1"), torch.cat([cells, cells[:, -1:]], dim=1), None).item() == 3
 
 
-def test_impossible_classes_neither_diverge_nor_hold_anybody_up():
+def test_classes_of_probability_zero_do_not_delay_exits():
     logits = torch.tensor([[[1.0, 0.0, -math.inf]] * 3])
     assert apply_rule(parse_rule("kl:0.001"), logits, None).item() == 2
 
@@ -311,9 +311,9 @@ def test_impossible_classes_neither_diverge_nor_hold_anybody_up():
 @pytest.mark.parametrize("label", ["quantile", "correct", "confidence:0.1", "margin:0.1", "entropy:9",
                                    "normalised_entropy", "kl:9", "distance:9", "acceleration:9:1"])  # fmt: skip
 def test_a_higher_level_never_exits_earlier(label):
-    """A budget is fitted by bisection over the level: at its lowest all exit, at its highest nobody does."""
+    """Check what bisection over the level relies on: all exit early at the lowest level, none at the highest."""
     logits, halting, moves = torch.randn(50, 6, 3) * 2, torch.randn(50, 6), torch.rand(50, 6, 2)
-    levels = [1 / (1 + math.exp(-place)) for place in (-9, -4, -2, -1, 0, 1, 2, 4, 8, 13)]
+    levels = [1 / (1 + math.exp(-logit)) for logit in (-9, -4, -2, -1, 0, 1, 2, 4, 8, 13)]
     rules = [parse_rule(label).with_level(level) for level in levels]
     assert [parse_rule(rule.label) for rule in rules] == rules
     depths = torch.stack([apply_rule(rule, logits, halting, None, moves) for rule in rules])
@@ -327,7 +327,7 @@ def test_rules_without_a_threshold_have_no_level():
         assert parse_rule(label).with_level(0.5) is None
 
 
-def test_a_rule_says_what_it_reads():
+def test_rules_declare_the_signals_they_read():
     reads = {
         "fixed:2": set(), "quantile": {"halting"}, "kl:1": {"logits"}, "distance:1": {"states"},
         "expectation": {"logits", "halting"},

@@ -74,14 +74,14 @@ HALTING, EXITS = {rules.GROUP: {"shares": "own_rules:Shares"}}, {exit_rules.GROU
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def rules_dir(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "own_rules.py").write_text(SOURCE)
     yield tmp_path
     sys.modules.pop("own_rules", None)
 
 
-def depth(rule: str, **changes: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """Updates and halting masses of real tokens, all of which halt with probability 1/2 at every update."""
+def compute_depths(rule: str, **changes: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return updates and halting masses of real tokens, all of which have halting probability 1/2 at every update."""
     model = AlbertActModel(small_config(halting_rule=rule, num_hidden_layers=9, **changes)).eval()
     unit = model.encoder.albert_layer.act.dense
     for parameter in unit.parameters():
@@ -93,18 +93,18 @@ def depth(rule: str, **changes: object) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("execution", quick_one_in(2, ["dense", "ragged"]))
-def test_a_halting_rule_spends_what_it_says(folder: Path, execution: str) -> None:
-    """Halves of what is left: 1 - 2^-n exceeds 0.99 at n = 7, where 1/2 + 1/2 does at n = 2."""
-    with package_on_path(folder, "own-rules", HALTING):
-        updates, masses = depth("shares", execution=execution)
+def test_a_halting_rule_of_a_plugin_sets_the_masses(rules_dir: Path, execution: str) -> None:
+    """Compare masses of half the remainder, 1 - 2^-n > 0.99 at n = 7, with the built-in rule, 1/2 + 1/2 at n = 2."""
+    with package_on_path(rules_dir, "own-rules", HALTING):
+        updates, masses = compute_depths("shares", execution=execution)
         assert updates.unique().tolist() == [7]
         assert torch.allclose(masses, 0.5 ** torch.arange(1, 8).expand_as(masses))
-        assert depth("act", execution=execution)[0].unique().tolist() == [2]
+        assert compute_depths("act", execution=execution)[0].unique().tolist() == [2]
 
 
-def test_no_rule_halts_anybody_at_a_fixed_depth(folder: Path) -> None:
-    with package_on_path(folder, "own-rules", HALTING):
-        assert depth("shares", fixed_depth=8)[0].unique().tolist() == [8]
+def test_no_token_halts_at_a_fixed_depth(rules_dir: Path) -> None:
+    with package_on_path(rules_dir, "own-rules", HALTING):
+        assert compute_depths("shares", fixed_depth=8)[0].unique().tolist() == [8]
 
 
 @pytest.mark.parametrize(("rule", "message"), quick_one_in(3, [
@@ -112,28 +112,28 @@ def test_no_rule_halts_anybody_at_a_fixed_depth(folder: Path) -> None:
     ("shares:0", "model.halting_rule=shares:0: halting rule 'shares:0': power=0.0: must be above 0"),
     ("act:1", "model.halting_rule=act:1: halting rule 'act:1': too many parameters, the form is act"),
 ]))  # fmt: skip
-def test_a_wrong_halting_rule_is_one_line(folder: Path, rule: str, message: str) -> None:
-    with package_on_path(folder, "own-rules", HALTING):
+def test_an_invalid_halting_rule_is_refused_in_one_line(rules_dir: Path, rule: str, message: str) -> None:
+    with package_on_path(rules_dir, "own-rules", HALTING):
         assert configured("act_tiny", "model.halting_rule=shares:2").model.halting_rule == "shares:2"  # type: ignore[attr-defined]
         with pytest.raises(ConfigError) as raised:
             configured("act_tiny", f"model.halting_rule={rule}")
         assert str(raised.value) == message
 
 
-def test_a_memory_of_a_wrong_shape_is_refused_before_the_evaluation(folder: Path) -> None:
+def test_a_memory_of_a_wrong_shape_is_refused_before_the_evaluation(rules_dir: Path) -> None:
     model = AlbertActForTokenClassification(small_config())
     message = r"^exit rule 'flat': returned a memory of shape \(2,\), not \(2, k\)$"
-    with package_on_path(folder, "own-rules", {exit_rules.GROUP: {"flat": "own_rules:Flat"}}):
+    with package_on_path(rules_dir, "own-rules", {exit_rules.GROUP: {"flat": "own_rules:Flat"}}):
         before = torch.get_rng_state()
         with pytest.raises(ConfigError, match=message):
             parse_exit_rules(["sample", "flat"], model)
         assert torch.equal(torch.get_rng_state(), before), "a rule that draws its memory draws the same in a run"
 
 
-def test_no_exit_rules_are_studied_or_advised_with_a_halting_rule_of_a_plug_in(folder: Path) -> None:
-    """They are refused before an evaluation, with the reason, and the last screen prints no command with them."""
+def test_exit_rules_are_refused_with_a_halting_rule_of_a_plugin(rules_dir: Path) -> None:
+    """Check that they are refused before an evaluation and that the last screen prints no command with them."""
     config = configured("act_hops")
-    with package_on_path(folder, "own-rules", HALTING):
+    with package_on_path(rules_dir, "own-rules", HALTING):
         for fields in ({"halting_rule": "shares"}, {"state_rule": "accumulated"}):
             model = AlbertActForTokenClassification(small_config(**fields))
             assert model.exit_signals == frozenset()
@@ -143,15 +143,15 @@ def test_no_exit_rules_are_studied_or_advised_with_a_halting_rule_of_a_plug_in(f
         assert _has_exit_rules(config, AlbertActForTokenClassification(small_config()))
 
 
-def test_the_help_lists_the_plug_ins_of_a_package(folder: Path) -> None:
+def test_the_help_lists_the_plug_ins_of_a_package(rules_dir: Path) -> None:
     assert "own-rules" not in format_usage(list_config_folders())
-    with package_on_path(folder, "own-rules", {**HALTING, **EXITS}):
+    with package_on_path(rules_dir, "own-rules", {**HALTING, **EXITS}):
         assert "Plug-ins of installed packages (docs/plugins.md):\n" in format_usage(list_config_folders())
         assert "  own-rules: exit rules odd, halting rules shares\n" in format_usage(list_config_folders())
 
 
-def test_an_exit_rule_is_like_any_other(folder: Path) -> None:
-    with package_on_path(folder, "own-rules", EXITS):
+def test_an_exit_rule_of_a_plugin_is_parsed_applied_and_listed(rules_dir: Path) -> None:
+    with package_on_path(rules_dir, "own-rules", EXITS):
         rule = exit_rules.parse_rule("odd:3")
         assert rule.label == "odd:3"
         assert exit_rules.apply_rule(rule, torch.zeros(2, 9, 3), None).tolist() == [5, 5]
@@ -159,15 +159,17 @@ def test_an_exit_rule_is_like_any_other(folder: Path) -> None:
     assert not any(label.startswith("odd") for label in list_standard_rules(frozenset({"logits"}), 2, 6))
 
 
-@pytest.mark.parametrize(("group", "name", "place", "message"), [
+@pytest.mark.parametrize(("group", "name", "entry_point", "message"), [
     (rules.GROUP, "shares", "own_rules:Odd", "must be a dataclass that extends adadepth.halting.rules.HaltingRule"),
     (rules.GROUP, "share", "own_rules:Shares", "its name is 'shares'"),
     (rules.GROUP, "act", "own_rules:Shares", "a halting rule of that name already exists"),
     (rules.GROUP, "shares", "own_rules:NoDefault", "its parameter power must be an int or a float with a default"),
     (exit_rules.GROUP, "odd", "own_rules:Shares", "a dataclass that extends adadepth.halting.exit_decisions.ExitRule"),
 ])  # fmt: skip
-def test_a_broken_one_is_one_line(folder: Path, group: str, name: str, place: str, message: str) -> None:
-    with package_on_path(folder, "own-rules", {group: {name: place}}):
+def test_an_invalid_plugin_is_refused_in_one_line(
+    rules_dir: Path, group: str, name: str, entry_point: str, message: str
+) -> None:
+    with package_on_path(rules_dir, "own-rules", {group: {name: entry_point}}):
         with pytest.raises(ConfigError) as raised:
             rules.halting_rules() if group == rules.GROUP else exit_rules.exit_rules()
         assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""Gradients, edges and figures of layer weights; tests/property has their definition."""
+"""Gradients, edges and statistics of layer weights; tests/property compares them with their definition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_largest_weight_survives_any_cutoff():
     assert layer_weights(SCORES, 3.0, cutoff=0.99).tolist() == [0, 0, 0, 1, 0]
 
 
-def test_top_k_leaves_the_scores_alone_and_its_gradient_reaches_all():
+def test_top_k_keeps_the_scores_and_gives_all_a_gradient():
     scores = SCORES.clone().requires_grad_()
     (layer_weights(scores, 3.0, top_k=2) * torch.arange(5.0)).sum().backward()
     full = SCORES.clone().requires_grad_()
@@ -26,14 +26,14 @@ def test_top_k_leaves_the_scores_alone_and_its_gradient_reaches_all():
     assert (scores.grad != 0).all()
 
 
-def test_keeping_the_layers_with_weight_changes_nothing():
+def test_restricting_to_layers_with_weight_changes_nothing():
     weights = layer_weights(SCORES, 3.0, cutoff=0.1)
-    again = layer_weights(SCORES, 3.0, cutoff=0.1, active=weights.nonzero().flatten().tolist())
-    torch.testing.assert_close(again, weights)
+    restricted = layer_weights(SCORES, 3.0, cutoff=0.1, active=weights.nonzero().flatten().tolist())
+    torch.testing.assert_close(restricted, weights)
 
 
 @pytest.mark.parametrize("options", [{}, {"cutoff": 0.1}, {"top_k": 2}, {"active": (1, 3)}])
-def test_gradients_are_numbers(options):
+def test_gradients_are_finite(options):
     scores = SCORES.clone().requires_grad_()
     weights = layer_weights(scores, 200.0, **options)
     (weights_entropy(weights) + expected_state(weights, 1)).backward()

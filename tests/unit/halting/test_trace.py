@@ -1,4 +1,4 @@
-"""The depth trace as a container: torch looks into it, and an output holds every fact once."""
+"""The depth trace as a container: traversal by torch, and fields that an output shares with its trace."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SHAPE = {
 }  # fmt: skip
 
 
-def full_trace() -> DepthTrace:
-    """Every detail that several families share, filled."""
+def build_full_trace() -> DepthTrace:
+    """Build a trace with every detail that several families share."""
     computed = ComputedSteps.from_counts([(4, 4, 16), (2, 2, torch.tensor(8))])
     return DepthTrace(
         "token",
@@ -30,8 +30,8 @@ def full_trace() -> DepthTrace:
     )
 
 
-def test_torch_walks_through_a_trace():
-    trace = full_trace()
+def test_torch_traverses_a_trace():
+    trace = build_full_trace()
     moved = pytree.tree_map(lambda leaf: leaf.double() if isinstance(leaf, torch.Tensor) else leaf, trace)
     assert isinstance(moved, DepthTrace)
     assert (moved.unit, moved.max_updates, moved.execution.steps, moved.execution.width) == ("token", 3, 2, 2)
@@ -41,15 +41,15 @@ def test_torch_walks_through_a_trace():
     assert moved.execution.computed.pairs.tolist() == [16, 8]
 
 
-def test_an_output_is_walked_through_with_its_trace():
+def test_torch_traverses_an_output_and_its_trace():
     torch.manual_seed(0)
     outputs = AlbertActModel(AlbertActConfig(**SHAPE)).eval()(torch.randint(5, 30, (2, 6)))
-    again = pytree.tree_map(lambda leaf: leaf, outputs)
-    assert isinstance(again.trace, DepthTrace)
-    assert torch.equal(again.updates, outputs.updates)
+    copied = pytree.tree_map(lambda leaf: leaf, outputs)
+    assert isinstance(copied.trace, DepthTrace)
+    assert torch.equal(copied.updates, outputs.updates)
 
 
-def test_halting_facts_of_an_output_are_those_of_its_trace():
+def test_halting_fields_of_an_output_are_those_of_its_trace():
     torch.manual_seed(0)
     outputs = AlbertActModel(AlbertActConfig(**SHAPE)).train()(torch.randint(5, 30, (2, 6)))
     assert outputs.updates is outputs.trace.updates
@@ -59,7 +59,7 @@ def test_halting_facts_of_an_output_are_those_of_its_trace():
     assert "updates" not in outputs, "a property, not a second field"
 
 
-def test_a_trace_that_does_not_say_what_ran_has_no_price():
+def test_a_trace_without_computed_steps_has_no_macs():
     trace = DepthTrace("token", torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), 3)
     with pytest.raises(
         ValueError, match=r"the depth trace \(unit: token\) has no `execution`, so its compute cannot be counted"

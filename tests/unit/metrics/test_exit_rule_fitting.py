@@ -23,8 +23,7 @@ from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.step_records import StepRecords
 from adadepth.tasks.exit_study import parse_exit_rules
 from tests.plugins_support import example_extensions
-from tests.unit.models.early_exit.early_exit_support import IDS
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.early_exit.early_exit_support import IDS, build_early_exit
 
 M, N, C = 400, 5, 3
 MEASURED: Any = {"problem": "classification", "metrics": ["accuracy"]}
@@ -109,7 +108,7 @@ def test_the_text_of_a_rule_keeps_every_digit_of_fitted_parameters() -> None:
     records = build_records()
     (rule,), _ = fit_rules([parse_rule("agreement")], records, records.index, "classification")
     assert parse_rule(rule.label) == rule
-    assert parse_exit_rules([rule.label], small_early_exit())[0] == rule
+    assert parse_exit_rules([rule.label], build_early_exit())[0] == rule
     (again,), scored = fit_rules([rule], records, records.index, "classification")
     assert again is rule, "a fitted rule is not fitted again"
     assert scored.all()
@@ -167,7 +166,7 @@ def test_an_unfitted_rule_is_refused_without_a_fit() -> None:
         r"^exit rule 'agreement:0\.9': its parameters bias, margin, entropy, step are not fitted; "
         r"exit_rules=\[agreement\] fits them, and adopt_rule=true saves the model with the recommended rule$"
     )
-    model = small_early_exit()
+    model = build_early_exit()
     with pytest.raises(ConfigError, match=message):
         model(IDS, exit_rule="agreement")
     with pytest.raises(ConfigError, match=message):
@@ -305,6 +304,6 @@ def test_a_program_registers_a_rule_and_replaces_it(monkeypatch: pytest.MonkeyPa
                 return torch.full_like(memory[:, 0], view.step > self.step).bool(), memory
 
         assert parse_rule("after") == After(default)
-        exits = small_early_exit()(IDS, exit_rule="after").exit_steps
+        exits = build_early_exit()(IDS, exit_rule="after").exit_steps
         assert exits.unique().tolist() == [default + 1]
     exit_rules.exit_rules.cache_clear()

@@ -1,4 +1,4 @@
-"""Tiny bases of every kind, and batches for them."""
+"""Small base models of every kind, and batches for them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ BASES: dict[str, PreTrainedConfig] = {
     ),
 }
 
-# Heads that the comparison of methods consists of; see docs/adalayers.md.
+# Heads compared in docs/adalayers.md.
 VARIANTS: dict[str, dict] = {
     "adalayers": {},
     "depth penalty": {"lambda_distribution_depth": 0.5, "lambda_distribution_entropy": 0.1},
@@ -88,14 +88,14 @@ HEAD = {"project_dim": 16, "attention_heads_num": 4, "dim_feedforward": 24, "att
 
 
 def save_base(kind, folder, seed=0):
-    """A random base of a kind in a folder; its path."""
+    """Save a random base of a kind in a folder, and return its path."""
     torch.manual_seed(seed)
     AutoModel.from_config(BASES[kind]).save_pretrained(folder)
     return str(folder)
 
 
-def texts(lengths=(9, 6, 2), width=11, seed=0):
-    """Ids and mask of texts of the given lengths."""
+def draw_texts(lengths=(9, 6, 2), width=11, seed=0):
+    """Draw ids and mask of texts of the given lengths."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, VOCABULARY, (len(lengths), width), generator=generator)
     mask = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
@@ -103,7 +103,7 @@ def texts(lengths=(9, 6, 2), width=11, seed=0):
 
 
 def set_scores(model, scores):
-    """Give the layers these scores."""
+    """Set the scores of the layers."""
     with torch.no_grad():
         model.distribution.copy_(torch.as_tensor(scores, dtype=torch.float32))
 
@@ -111,15 +111,15 @@ def set_scores(model, scores):
 SCORES = [1.0, 1.2, 0.95, 0.6, 0.7]
 
 
-def small_mixture(**fields):
-    """A head on four blocks of noise, with weights that differ; alpha is 10."""
+def build_mixture(**fields):
+    """Build a head on four random blocks, with different weights; alpha is 10."""
     base = BertConfig(
         vocab_size=20, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=16,
     )  # fmt: skip
     torch.manual_seed(0)
     config = AdaLayersConfig(base_config=base, project_dim=8, attention_heads_num=2, attention_dropout_prob=0, **fields)
-    made = AdaLayersForSequenceClassification(config)
+    model = AdaLayersForSequenceClassification(config)
     scores = torch.tensor(SCORES if config.include_embeddings else SCORES[1:])
-    made.distribution.data.copy_(scores)
-    return made.train()
+    model.distribution.data.copy_(scores)
+    return model.train()

@@ -26,22 +26,22 @@ from adadepth import (
     TrmForPuzzles,
 )
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
-from tests.unit.models.adalayers_support import small_mixture
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
-from tests.unit.models.looped.looped_support import small as small_looped
-from tests.unit.models.par_xl_support import small_network, small_supernet, words
-from tests.unit.models.routed.routed_support import small as small_double_routed
+from tests.unit.models.adalayers_support import build_mixture
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
+from tests.unit.models.looped.looped_support import build_looped
+from tests.unit.models.par_xl_support import build_network, build_supernet, draw_words
+from tests.unit.models.routed.routed_support import build_routed
 
 
-def small_stock(head):
-    """A BERT of transformers."""
+def build_stock(head):
+    """Build a BERT of transformers."""
     config = BertConfig(**{name: value for name, value in SMALL.items() if name != "embedding_size"})
     return head.select_class(config)(config)
 
 
-def small_routed(**fields: Any) -> Any:
-    """A routed language model in float32."""
-    return small_double_routed(**fields).float()
+def build_float32_routed(**fields: Any) -> Any:
+    """Build a routed language model in float32."""
+    return build_routed(**fields).float()
 
 
 TINY_PUZZLES = {
@@ -55,39 +55,39 @@ BUILD: dict[str, Callable[[], Any]] = {
     "act spans": lambda: AlbertActForQuestionAnswering(small_config()),
     "act choices": lambda: AlbertActForMultipleChoice(small_config()),
     "albert": lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)),
-    "stock classification": lambda: small_stock(StockForSequenceClassification),
-    "stock tagging": lambda: small_stock(StockForTokenClassification),
+    "stock classification": lambda: build_stock(StockForSequenceClassification),
+    "stock tagging": lambda: build_stock(StockForTokenClassification),
     "ponder": small_ponder,
     "exits": small_multi_exit,
-    "mixture": small_mixture,
+    "mixture": build_mixture,
     "recurrent": lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
     "puzzles": lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
-    "looped": lambda: small_looped(LoopedForSequenceClassification, num_labels=2),
-    "early exit": lambda: small_early_exit(EarlyExitForSequenceClassification, "bert", num_labels=2),
-    "network": small_network,
-    "supernet": small_supernet,
+    "looped": lambda: build_looped(LoopedForSequenceClassification, num_labels=2),
+    "early exit": lambda: build_early_exit(EarlyExitForSequenceClassification, "bert", num_labels=2),
+    "network": build_network,
+    "supernet": build_supernet,
 }
 
 
-# Settings whose training step takes ways of its own.
+# Settings with a training step that differs.
 FURTHER: dict[str, Callable[[], Any]] = {
-    "looped text": small_looped,
-    "looped gate": lambda: small_looped(gate=True, objective="gate"),
-    "early exit text": lambda: small_early_exit(exit_heads="own", distillation=0.5),
-    "looped drawn": lambda: small_looped(train_loops="drawn"),
-    "sampled supernet": lambda: small_supernet(gate_path="sampled"),
-    "clustered network": lambda: small_network(cutoffs=[10, 20]),
-    "early exit dropout": lambda: small_early_exit(layer_dropout=0.5),
-    "routed recursions": lambda: small_routed(recursions=4, prelude=1, coda=1, num_hidden_layers=6),
-    "routed layers": lambda: small_routed(capacities=[0.4], gating="update", keys_and_values="all"),
-    "routed depths": lambda: small_routed(recursions=3, prelude=1, coda=1, router="token", balance="bias"),
-    "routed threshold": lambda: small_routed(router="threshold", capacities=[0.4], keys_and_values="all"),
+    "looped text": build_looped,
+    "looped gate": lambda: build_looped(gate=True, objective="gate"),
+    "early exit text": lambda: build_early_exit(exit_heads="own", distillation=0.5),
+    "looped drawn": lambda: build_looped(train_loops="drawn"),
+    "sampled supernet": lambda: build_supernet(gate_path="sampled"),
+    "clustered network": lambda: build_network(cutoffs=[10, 20]),
+    "early exit dropout": lambda: build_early_exit(layer_dropout=0.5),
+    "routed recursions": lambda: build_float32_routed(recursions=4, prelude=1, coda=1, num_hidden_layers=6),
+    "routed layers": lambda: build_float32_routed(capacities=[0.4], gating="update", keys_and_values="all"),
+    "routed depths": lambda: build_float32_routed(recursions=3, prelude=1, coda=1, router="token", balance="bias"),
+    "routed threshold": lambda: build_float32_routed(router="threshold", capacities=[0.4], keys_and_values="all"),
 }
 
 
-# What a training step reads, and how often; docs/guide.md says it to users.
-MASK = 1  # transformers' own look whether a mask hides anything, or positions begin anew
-TARGETS = 1  # which places have one
+# Host reads of a training step and their number, as docs/guide.md states them.
+MASK = 1  # transformers checks whether a mask hides a token, or positions restart
+TARGETS = 1  # positions that have one
 READS = {
     "act pretraining": TARGETS,
     "albert": MASK,
@@ -97,16 +97,16 @@ READS = {
     "looped text": MASK + TARGETS,
     "looped gate": MASK + TARGETS,
     "early exit text": MASK + TARGETS,
-    "looped drawn": MASK + TARGETS + 1,  # the most loops of a text
-    "early exit dropout": MASK + TARGETS + 1,  # which layers each text skips
+    "looped drawn": MASK + TARGETS + 1,  # the largest number of loops of a text
+    "early exit dropout": MASK + TARGETS + 1,  # the layers that each text skips
     "routed recursions": MASK + TARGETS,
     "routed layers": MASK + TARGETS,
-    "routed depths": MASK + TARGETS + 1,  # how many tokens of each row chose each depth
+    "routed depths": MASK + TARGETS + 1,  # the number of tokens of each row at each depth
     "routed threshold": MASK + TARGETS,
     "network": TARGETS,
-    "clustered network": TARGETS + 2,  # which targets each tail has
+    "clustered network": TARGETS + 2,  # the targets of each tail
     "supernet": TARGETS,
-    "sampled supernet": TARGETS + 1,  # the path
+    "sampled supernet": TARGETS + 1,  # the sampled path
 }
 
 # Models without a graph: a base that is run as it stands is stopped by an exception in a hook, unless its states are
@@ -118,25 +118,25 @@ NO_GRAPH = {
 }  # fmt: skip
 
 
-def inputs_of(name):
-    """A batch without targets."""
+def build_inputs(name):
+    """Build a batch without targets."""
     if name == "recurrent":
         return {"inputs": torch.randn(3, 6)}
     if name == "puzzles":
         return {"input_ids": torch.ones(2, 9, dtype=torch.long)}
     if name.endswith(("network", "supernet")):
-        return {"input_ids": words()}
+        return {"input_ids": draw_words()}
     if name.startswith(("looped", "early exit", "routed")):
         return {"input_ids": padded_batch()["input_ids"] % 53}
     if name == "mixture":
-        return {"input_ids": words() % 20}
-    batch = padded_batch([10, 7, 2]) if name == "ponder" else padded_batch()  # its second token ponders
+        return {"input_ids": draw_words() % 20}
+    batch = padded_batch([10, 7, 2]) if name == "ponder" else padded_batch()  # its second token gets several updates
     return {key: values.unsqueeze(1) for key, values in batch.items()} if name == "act choices" else batch
 
 
-def step_of(name: str) -> dict[str, Any]:
-    """A batch with targets, as training gives it."""
-    batch: dict[str, Any] = inputs_of(name)
+def build_training_batch(name: str) -> dict[str, Any]:
+    """Build a batch with targets, as training passes it."""
+    batch: dict[str, Any] = build_inputs(name)
     first: Tensor = next(iter(batch.values()))
     words = batch.get("input_ids", first)
     if name == "puzzles":

@@ -1,4 +1,4 @@
-"""Small PAR Transformer-XLs whose states move, and segments for them."""
+"""Small PAR Transformer-XLs with nonzero states, and segments for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = {
     "hidden_dropout_prob": 0.0,
     "initializer_range": 0.3,
 }
-# What the original computed.
+# Settings of the original code.
 ORIGINAL = {
     "attention_scale": "linear",
     "attention_out_act": "relu",
@@ -29,8 +29,8 @@ ORIGINAL = {
 SPREAD = [[0.3, -0.2, 0.1], [-0.5, 0.9, 0.0], [0.2, 0.1, 0.8], [1.0, -1.0, 0.4]]
 
 
-def stir(model, seed=0):
-    """Give every parameter that starts at zero or one another value."""
+def perturb_weights(model, seed=0):
+    """Add noise to every parameter that is initialised with zeros or ones."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -39,29 +39,29 @@ def stir(model, seed=0):
     return model.eval()
 
 
-def small_supernet(gates=SPREAD, **changes) -> ParXLSupernet:
-    """In evaluation mode, its gates decided a little."""
+def build_supernet(gates=SPREAD, **changes) -> ParXLSupernet:
+    """Build a supernet in evaluation mode with gates that are not uniform."""
     torch.manual_seed(0)
-    model = stir(ParXLSupernet(ParXLConfig(**(SMALL | changes))))
+    model = perturb_weights(ParXLSupernet(ParXLConfig(**(SMALL | changes))))
     with torch.no_grad():
         model.gates.copy_(torch.tensor(gates))
     return model
 
 
-def small_network(architecture="sfs-", **changes) -> ParXLForCausalLM:
-    """In evaluation mode."""
+def build_network(architecture="sfs-", **changes) -> ParXLForCausalLM:
+    """Build a network in evaluation mode."""
     torch.manual_seed(0)
-    return stir(ParXLForCausalLM(ParXLConfig(**(SMALL | {"architecture": architecture} | changes))))
+    return perturb_weights(ParXLForCausalLM(ParXLConfig(**(SMALL | {"architecture": architecture} | changes))))
 
 
-def words(rows=2, length=12, seed=0):
-    """Ids (B, T)."""
+def draw_words(rows=2, length=12, seed=0):
+    """Draw ids (B, T)."""
     return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
 @torch.no_grad()
 def read_in_segments(model, ids, lengths, **options):
-    """Log-probabilities (B, T, V) of a text that is read in segments, each remembering those before."""
+    """Return log-probabilities (B, T, V) of a text read in segments, each with the memory of those before."""
     memory, parts = None, []
     for segment in ids.split(lengths, dim=1):
         outputs = model(segment, memory=memory, **options)

@@ -1,4 +1,4 @@
-"""Run by itself: trains two updates of a model of a kind, and prints its least memory and its peak, in bytes."""
+"""Script that trains two updates of a model of a kind, and prints its least memory and its peak, in bytes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from adadepth.models.ponder.rnn import PonderRnnForClassification
 SMALL = {"input_size": 5, "hidden_size": 12, "num_steps": 6, "exit_rule": "quantile:0.5"}
 
 
-def small_model(**changes) -> PonderRnnForClassification:
+def build_recurrent(**changes) -> PonderRnnForClassification:
     torch.manual_seed(0)
     model = PonderRnnForClassification(PonderRnnConfig(**(SMALL | changes)))
     with torch.no_grad():  # different depths for different examples
@@ -18,5 +18,5 @@ def small_model(**changes) -> PonderRnnForClassification:
     return model.eval()
 
 
-def examples(rows=17) -> torch.Tensor:
+def draw_examples(rows=17) -> torch.Tensor:
     return torch.randn(rows, 5, generator=torch.Generator().manual_seed(1)) * 2

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. .venv/bin/python -m tests.unit.models.reads_table
 
-counts the reads anew, and prints `COUNTS` of this module and the table.
+counts the reads again, and prints `COUNTS` of this module and the table.
 """
 
 from __future__ import annotations
@@ -31,20 +31,19 @@ from adadepth.halting.exit_rules import ExitRule, StepView
 from tests.host_reads_support import ACCELERATOR, accelerator_autocast
 from tests.mirrored_reads_support import MirroredReads
 from tests.models_support import small_act, small_multi_exit, small_ponder
-from tests.unit.models.adalayers_support import small_mixture
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.adalayers_support import build_mixture
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.every_model_support import BUILD, TINY_PUZZLES
-from tests.unit.models.looped.looped_support import HUGINN, OURO
-from tests.unit.models.looped.looped_support import small as small_looped
-from tests.unit.models.par_xl_support import small_network
-from tests.unit.models.routed.routed_support import small as small_routed
+from tests.unit.models.looped.looped_support import HUGINN, OURO, build_looped
+from tests.unit.models.par_xl_support import build_network
+from tests.unit.models.routed.routed_support import build_routed
 
 ROWS, LENGTH = 7, 6
 
 
 @dataclass(frozen=True)
 class Staggered(ExitRule):
-    """Units exit at steps 1, 2, 3, ..., so that some exit at each of them."""
+    """Exit rule under which units exit at steps 1, 2, 3, ..., so that some exit at each of them."""
 
     name = "staggered"
     needs = frozenset()
@@ -57,7 +56,7 @@ class Staggered(ExitRule):
 
 
 class Case(NamedTuple):
-    """A model by its number of layers in an exit, and its number of exits.
+    """Builder of a model from its numbers of layers per exit and of exits.
 
     Attributes:
         build: Function from both numbers to the model in evaluation mode.
@@ -73,7 +72,7 @@ class Case(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Reads of a model.
+    """Numbers of host reads of a model.
 
     Attributes:
         training: Reads of a training step beside those of its exits, which most models do not have in training.
@@ -90,24 +89,24 @@ def _act(model_class: Any, **fields: Any) -> Callable[[int, int], Any]:
     return lambda layers, exits: small_act(model_class, num_hidden_layers=exits, **fields)
 
 
-def _early_exit(model_class: Any = None, base: str = "llama", **fields: Any) -> Callable[[int, int], Any]:
+def _make_early_exit_builder(model_class: Any = None, base: str = "llama", **fields: Any) -> Callable[[int, int], Any]:
     classes = () if model_class is None else (model_class, base)
 
     def build(layers: int, exits: int) -> Any:
         numbers = [layers * number for number in range(1, exits + 1)]
-        return small_early_exit(*classes, **fields, num_hidden_layers=numbers[-1], exit_layers=numbers)
+        return build_early_exit(*classes, **fields, num_hidden_layers=numbers[-1], exit_layers=numbers)
 
     return build
 
 
-def _looped(*model_class: Any, **fields: Any) -> Callable[[int, int], Any]:
-    return lambda layers, exits: small_looped(*model_class, **{**fields, "core": layers, "num_loops": exits})
+def _make_looped_builder(*model_class: Any, **fields: Any) -> Callable[[int, int], Any]:
+    return lambda layers, exits: build_looped(*model_class, **{**fields, "core": layers, "num_loops": exits})
 
 
-def _routed(**fields: Any) -> Callable[[int, int], Any]:
+def _make_routed_builder(**fields: Any) -> Callable[[int, int], Any]:
     def build(layers: int, exits: int) -> Any:
         recursions = {"recursions": exits, "prelude": 1, "coda": 1, "num_hidden_layers": layers + 2}
-        return small_routed(**recursions, choice_bias=0.6, **fields).float()
+        return build_routed(**recursions, choice_bias=0.6, **fields).float()
 
     return build
 
@@ -116,7 +115,7 @@ def _build_skipping(layers: int, exits: int) -> Any:
     """Return a network in which `exits` single layers have a router, each after `layers - 1` layers without one."""
     routed = [layers * number for number in range(1, exits + 1)]
     options = {"router": "threshold", "keys_and_values": "all", "capacities": [0.4], "choice_bias": 0.2}
-    return small_routed(num_hidden_layers=routed[-1], routed_layers=routed, **options).float()
+    return build_routed(num_hidden_layers=routed[-1], routed_layers=routed, **options).float()
 
 
 RULE = {"exit_rule": Staggered()}
@@ -133,29 +132,39 @@ CASES: dict[str, Case] = {
         RULE,
     ),
     "TRM": Case(lambda layers, exits: TrmForPuzzles(TrmConfig(**{**TINY_PUZZLES, "num_steps": exits})).eval(), RULE),
-    "Adalayers": Case(lambda layers, exits: small_mixture().eval(), {}),
+    "Adalayers": Case(lambda layers, exits: build_mixture().eval(), {}),
     "ALBERT": Case(lambda layers, exits: BUILD["albert"]().eval(), {}),
     "classifiers of transformers": Case(lambda layers, exits: BUILD["stock classification"]().eval(), {}),
-    "PAR-XL": Case(lambda layers, exits: small_network("sf" * layers), {}, "word", decodes=True),
-    "early exits, texts": Case(_early_exit(EarlyExitForSequenceClassification, "bert", num_labels=3), RULE),
-    "early exits, taggers": Case(_early_exit(EarlyExitForTokenClassification, "bert", num_labels=3), RULE, "token"),
-    "early exits, masked words": Case(_early_exit(EarlyExitForMaskedLM, "bert"), RULE, "word"),
-    "early exits, language models": Case(_early_exit(), RULE, "word", decodes=True),
-    "early exits, `cache_policy=frozen`": Case(_early_exit(), RULE | {"cache_policy": "frozen"}, "word", decodes=True),
-    "early exits, `exit_heads=own`, `cache_policy=deferred`": Case(
-        _early_exit(exit_heads="own"), RULE | {"cache_policy": "deferred"}, "word", decodes=True
+    "PAR-XL": Case(lambda layers, exits: build_network("sf" * layers), {}, "word", decodes=True),
+    "early exits, texts": Case(
+        _make_early_exit_builder(EarlyExitForSequenceClassification, "bert", num_labels=3), RULE
     ),
-    "looped, texts": Case(_looped(LoopedForSequenceClassification, num_labels=3), RULE),
-    "looped, taggers": Case(_looped(LoopedForTokenClassification, num_labels=3), RULE, "token"),
-    "looped, language models": Case(_looped(**OURO), RULE, "word", decodes=True),
-    "looped, `cache_policy=frozen`": Case(_looped(**OURO), RULE | {"cache_policy": "frozen"}, "word", decodes=True),
-    "looped, `cache_policy=mean`": Case(_looped(**OURO), RULE | {"cache_policy": "mean"}, "word", decodes=True),
+    "early exits, taggers": Case(
+        _make_early_exit_builder(EarlyExitForTokenClassification, "bert", num_labels=3), RULE, "token"
+    ),
+    "early exits, masked words": Case(_make_early_exit_builder(EarlyExitForMaskedLM, "bert"), RULE, "word"),
+    "early exits, language models": Case(_make_early_exit_builder(), RULE, "word", decodes=True),
+    "early exits, `cache_policy=frozen`": Case(
+        _make_early_exit_builder(), RULE | {"cache_policy": "frozen"}, "word", decodes=True
+    ),
+    "early exits, `exit_heads=own`, `cache_policy=deferred`": Case(
+        _make_early_exit_builder(exit_heads="own"), RULE | {"cache_policy": "deferred"}, "word", decodes=True
+    ),
+    "looped, texts": Case(_make_looped_builder(LoopedForSequenceClassification, num_labels=3), RULE),
+    "looped, taggers": Case(_make_looped_builder(LoopedForTokenClassification, num_labels=3), RULE, "token"),
+    "looped, language models": Case(_make_looped_builder(**OURO), RULE, "word", decodes=True),
+    "looped, `cache_policy=frozen`": Case(
+        _make_looped_builder(**OURO), RULE | {"cache_policy": "frozen"}, "word", decodes=True
+    ),
+    "looped, `cache_policy=mean`": Case(
+        _make_looped_builder(**OURO), RULE | {"cache_policy": "mean"}, "word", decodes=True
+    ),
     "looped, `start=drawn`, `cache_policy=last`": Case(
-        _looped(**HUGINN), RULE | {"cache_policy": "last"}, "word", decodes=True
+        _make_looped_builder(**HUGINN), RULE | {"cache_policy": "last"}, "word", decodes=True
     ),
     **{
         f"routed, `router={router}`, `keys_and_values={source}`": Case(
-            _routed(router=router, keys_and_values=source), {}, "word", decodes=True
+            _make_routed_builder(router=router, keys_and_values=source), {}, "word", decodes=True
         )
         for router in ("expert", "token")
         for source in ("selected", "all")

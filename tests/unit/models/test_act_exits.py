@@ -1,4 +1,4 @@
-"""Exits of ACT-ALBERT by a rule: against models of really that depth, replays, and the packed execution."""
+"""Exits of ACT-ALBERT by a rule: against models of that fixed depth, replays, and ragged execution."""
 
 from itertools import product
 
@@ -38,18 +38,18 @@ def predict(model, batch, **options):
     quick_one_in(5, product(HEADS, ["single", "graves"], [False, True], [1, 3, 6])),
 )
 def test_fixed_equals_a_configured_depth(model_class, rule, recall, depth):
-    """Where the configuration says that nobody halts, whatever the halting unit says."""
-    given = {"fixed_depth": depth, "recall": recall, "execution": "dense"}
-    model, batch = make(model_class, rule, **given), padded_batch(LENGTHS)
+    """Compare with configurations without halting, for any halting unit."""
+    options_of_depth = {"fixed_depth": depth, "recall": recall, "execution": "dense"}
+    model, batch = make(model_class, rule, **options_of_depth), padded_batch(LENGTHS)
     with torch.no_grad():
         expected = model(**batch)
-    chosen = expected.updates > 0 if model_class is AlbertActForTokenClassification else slice(None)
+    real = expected.updates > 0 if model_class is AlbertActForTokenClassification else slice(None)
     for execution in ("dense", "ragged"):
         model.config.execution = execution
         for options in ({"exit_rule": f"fixed:{depth}"}, {"run_all_steps": True}):
-            found = predict(model, batch, **options)
-            assert found.exit_steps.eq(depth).all()
-            torch.testing.assert_close(found.logits[chosen], expected.logits[chosen], atol=1e-5, rtol=0)
+            outputs = predict(model, batch, **options)
+            assert outputs.exit_steps.eq(depth).all()
+            torch.testing.assert_close(outputs.logits[real], expected.logits[real], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -59,25 +59,25 @@ def test_fixed_equals_a_configured_depth(model_class, rule, recall, depth):
 @pytest.mark.parametrize("rule", quick_one_in(3, RULES))
 def test_packed_equals_dense(model_class, state_rule, recall, rule):
     model, batch = make(model_class, state_rule, recall=recall), padded_batch(LENGTHS)
-    found = {}
+    by_execution = {}
     for execution in ("dense", "ragged"):
         model.config.execution = execution
         for run_all in (False, True):
-            found[execution, run_all] = predict(model, batch, exit_rule=rule, run_all_steps=run_all)
+            by_execution[execution, run_all] = predict(model, batch, exit_rule=rule, run_all_steps=run_all)
     for run_all in (False, True):
-        dense, ragged = found["dense", run_all], found["ragged", run_all]
+        dense, ragged = by_execution["dense", run_all], by_execution["ragged", run_all]
         assert ragged.exit_steps.equal(dense.exit_steps)
         assert ragged.updates.equal(dense.updates)
         for name in ("logits", "step_logits", "halting_logits"):
             torch.testing.assert_close(ragged[name], dense[name], atol=2e-4, rtol=0, equal_nan=True)
     model.config.execution = "ragged"
-    work = model.price(found["ragged", False].trace)
+    work = model.price(by_execution["ragged", False].trace)
     assert work.executed <= work.dense
 
 
 @pytest.mark.parametrize("rule", quick_one_in(3, RULES))
-def test_sequences_that_exit_change_nobody_elses_prediction(rule):
-    """So a replay is exact where units are whole sequences."""
+def test_exited_sequences_change_no_other_prediction(rule):
+    """Check what makes a replay exact where units are whole sequences."""
     model, batch = make(AlbertActForSequenceClassification), padded_batch(LENGTHS)
     ran, replayed = (predict(model, batch, exit_rule=rule, run_all_steps=run_all) for run_all in (False, True))
     assert ran.exit_steps.equal(replayed.exit_steps)
@@ -85,8 +85,8 @@ def test_sequences_that_exit_change_nobody_elses_prediction(rule):
 
 
 @pytest.mark.parametrize("rule", quick_one_in(2, RULES))
-def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
-    """Against the rule applied, step by step, to states in which whoever has exited is frozen."""
+def test_token_exits_equal_a_loop_over_tokens(rule):
+    """Apply the rule step by step to states in which exited tokens are frozen."""
     if rule in ("sample", "expectation"):
         pytest.skip("drawn, or never exits")
     model, batch = make(AlbertActForTokenClassification), padded_batch(LENGTHS)
@@ -97,18 +97,24 @@ def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
     with torch.no_grad():
         ids, segments, encoder = batch["input_ids"], batch["token_type_ids"], model.albert.encoder
         mask = model.albert.start(ids, batch["attention_mask"], segments).mask
-        state, said, halting = encoder.embedding_hidden_mapping_in(model.albert.embeddings(ids, segments)), [], []
+        state, step_logits, halting = (
+            encoder.embedding_hidden_mapping_in(model.albert.embeddings(ids, segments)),
+            [],
+            [],
+        )
         accumulated = torch.zeros(valid.shape)
         for step in range(1, STEPS + 1):
             output = encoder.albert_layer(state, mask)[0]
             probability, _ = encoder.albert_layer.act(output, (), step)
             state = torch.where((exits >= step).unsqueeze(-1), output, state)
-            said.append(model.classifier(state))
+            step_logits.append(model.classifier(state))
             accumulated = accumulated + probability
             halting.append(accumulated)
-    said, sums = torch.stack(said, dim=2)[valid], torch.stack(halting, dim=2)[valid]
+    step_logits, sums = torch.stack(step_logits, dim=2)[valid], torch.stack(halting, dim=2)[valid]
     steps = outputs.exit_steps
-    torch.testing.assert_close(outputs.logits[valid], said[torch.arange(len(said)), steps - 1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        outputs.logits[valid], step_logits[torch.arange(len(step_logits)), steps - 1], atol=1e-5, rtol=0
+    )
     if rule.startswith("quantile"):
         crossed = sums > float(rule.partition(":")[2])
         expected = torch.where(crossed.any(dim=1), crossed.int().argmax(dim=1) + 1, STEPS)
@@ -116,34 +122,34 @@ def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
     else:
         from adadepth.halting.exit_rules import parse_rule
 
-        assert steps.equal(apply_rule(parse_rule(rule), said, None))
+        assert steps.equal(apply_rule(parse_rule(rule), step_logits, None))
     assert len(steps.unique()) >= (1 if rule == "fixed:3" else 2)
 
 
-def test_the_models_own_threshold_is_a_quantile():
-    """The halting unit's exits, and those of the rule, online: states are the same until a token halts."""
+def test_the_halting_threshold_equals_a_quantile_rule():
+    """Compare exits of the halting unit with those of the rule online: states are equal until a token halts."""
     model, batch = make(AlbertActForTokenClassification, "graves"), padded_batch(LENGTHS)
     with torch.no_grad():
-        own = model(**batch)
+        halted = model(**batch)
     ran = predict(model, batch, exit_rule=Quantile(0.99))
-    assert ran.updates.equal(own.updates)
-    assert len(own.updates.unique()) >= 4
+    assert ran.updates.equal(halted.updates)
+    assert len(halted.updates.unique()) >= 4
     default = predict(model, batch, run_all_steps=True)
     assert default.exit_steps.equal(apply_rule(Quantile(0.99), default.step_logits, default.halting_logits))
 
 
 def test_the_halting_sum_is_a_distribution():
     probabilities = torch.tensor([[0.2, 0.3, 0.7, 0.4], [1.0, 0.5, 0.5, 0.5], [0.0, 0.1, 0.1, 0.1]])
-    accumulated, left, cdf = torch.zeros(3), torch.ones(3), []
+    accumulated, remaining, cdf = torch.zeros(3), torch.ones(3), []
     for probability in probabilities.unbind(dim=1):
         hazard, accumulated = act_hazard(accumulated, probability)
-        left = left * (1 - hazard)
-        cdf.append(1 - left)
+        remaining = remaining * (1 - hazard)
+        cdf.append(1 - remaining)
     torch.testing.assert_close(torch.stack(cdf, dim=1), probabilities.cumsum(dim=1).clamp(max=1))
 
 
 def test_the_hazard_of_a_halted_unit_has_a_gradient_of_0():
-    """d lambda / dp = 1 / (1 - h) and d lambda / dh = p / (1 - h)^2 before the end, else 0."""
+    """Check d lambda / dp = 1 / (1 - h) and d lambda / dh = p / (1 - h)^2 before the end, and 0 after it."""
     accumulated = torch.tensor([0.0, 0.5, 0.8, 1.0], requires_grad=True)
     probability = torch.tensor([0.3, 0.2, 0.4, 0.1], requires_grad=True)
     act_hazard(accumulated, probability)[0].sum().backward()
@@ -151,15 +157,15 @@ def test_the_hazard_of_a_halted_unit_has_a_gradient_of_0():
     torch.testing.assert_close(accumulated.grad, torch.tensor([0.3, 0.8, 0.0, 0.0]))
 
 
-def test_labels_choose_what_is_recorded():
+def test_labels_select_the_recorded_units():
     model, batch = make(AlbertActForTokenClassification), padded_batch(LENGTHS)
     valid = batch["attention_mask"].bool()
     labels = torch.where(valid & (torch.arange(12) % 2 == 1), batch["input_ids"] % 3, -100)
     some = predict(model, batch, labels=labels, run_all_steps=True)
-    everyone = predict(model, batch, run_all_steps=True)
+    all_units = predict(model, batch, run_all_steps=True)
     assert some.unit_slots.equal((labels >= 0).flatten().nonzero().squeeze(1))
     assert some.logits.isnan().any(dim=-1).equal(labels < 0)
-    torch.testing.assert_close(some.logits[labels >= 0], everyone.logits[labels >= 0])
+    torch.testing.assert_close(some.logits[labels >= 0], all_units.logits[labels >= 0])
     assert some.updates.equal(STEPS * valid.float())
     assert some.step_logits.shape == (int((labels >= 0).sum()), STEPS, 3)
     assert build_step_mask(some.trace, some.unit_slots, STEPS).all()
@@ -176,7 +182,7 @@ def test_without_a_rule_nothing_changes():
         assert not {"step_logits", "unit_slots", "exit_steps"} & plain.keys()
 
 
-def test_refusals():
+def test_unsupported_rules_are_refused():
     batch = padded_batch(LENGTHS)
     with pytest.raises(ConfigError, match="state_rule='basic': exit rules need single or graves"):
         predict(make(HEADS[0], "basic"), batch, exit_rule="fixed:2")

@@ -1,4 +1,4 @@
-"""A class read from the mean of a sequence's tokens."""
+"""Classification from the mean of a sequence's tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mean_model(**changes):
     return model
 
 
-def test_the_mean_is_that_of_the_real_tokens():
+def test_the_mean_is_over_real_tokens():
     model, batch = mean_model(), padded_batch(LENGTHS)
     with torch.no_grad():
         logits = model(**batch).logits
@@ -32,31 +32,31 @@ def test_the_mean_is_that_of_the_real_tokens():
                  for row, length in enumerate(LENGTHS)]  # fmt: skip
     torch.testing.assert_close(logits, torch.stack(by_hand))
     torch.testing.assert_close(logits, torch.stack(alone), atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(logits[0], model.classifier(states[0].mean(dim=0)), atol=1e-4), "padding would tell"
+    assert not torch.allclose(logits[0], model.classifier(states[0].mean(dim=0)), atol=1e-4), "padding changes the mean"
 
 
 @pytest.mark.parametrize("state_rule", ["single", "graves"])
-def test_leaving_out_halted_tokens_changes_nothing(state_rule):
-    batch, found = padded_batch(LENGTHS), []
+def test_ragged_execution_changes_nothing(state_rule):
+    batch, outputs = padded_batch(LENGTHS), []
     for execution in ("dense", "ragged"):
         model = mean_model(state_rule=state_rule, execution=execution)
-        found.append(model(**batch, labels=torch.tensor([0, 1, 2])))
-        found[-1].loss.backward()
-        found[-1].gradient = model.albert.encoder.albert_layer.ffn.weight.grad
-    assert len(set(found[0].trace.updates[found[0].trace.valid].tolist())) > 1, "depths differ"
-    torch.testing.assert_close(found[0].logits, found[1].logits, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found[0].gradient, found[1].gradient, atol=1e-5, rtol=1e-4)
+        outputs.append(model(**batch, labels=torch.tensor([0, 1, 2])))
+        outputs[-1].loss.backward()
+        outputs[-1].gradient = model.albert.encoder.albert_layer.ffn.weight.grad
+    assert len(set(outputs[0].trace.updates[outputs[0].trace.valid].tolist())) > 1, "depths differ"
+    torch.testing.assert_close(outputs[0].logits, outputs[1].logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs[0].gradient, outputs[1].gradient, atol=1e-5, rtol=1e-4)
 
 
-def test_every_weight_is_trained_and_the_pooler_is_not_there(tmp_path):
+def test_every_weight_is_trained_and_there_is_no_pooler(tmp_path):
     model = mean_model()
     model(**padded_batch(LENGTHS), labels=torch.tensor([0, 1, 2])).loss.backward()
     assert all(weight.grad is not None for weight in model.parameters())
     assert not any("pooler" in name for name, _ in model.named_parameters())
     model.save_pretrained(tmp_path)
-    again = AlbertActForSequenceClassification.from_pretrained(tmp_path).eval()
-    assert again.config.pooling == "mean"
-    torch.testing.assert_close(again(**padded_batch(LENGTHS)).logits, model(**padded_batch(LENGTHS)).logits)
+    loaded = AlbertActForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert loaded.config.pooling == "mean"
+    torch.testing.assert_close(loaded(**padded_batch(LENGTHS)).logits, model(**padded_batch(LENGTHS)).logits)
 
 
 @pytest.mark.parametrize("call", [{"exit_rule": "fixed:2"}, {"run_all_steps": True}])
@@ -81,10 +81,10 @@ def test_readouts_are_refused():
     ("act_swag", [], "model.pooling=mean: only used for classification of whole sequences"),
     ("act_tiny", [], "model.pooling=mean: only used for classification of whole sequences"),
 ]))  # fmt: skip
-def test_where_nobody_reads_it_the_setting_is_refused(root, overrides, message):
+def test_models_without_pooling_refuse_the_setting(root, overrides, message):
     with pytest.raises(ConfigError, match=message):
         configured(root, "model.pooling=mean", *overrides)
 
 
-def test_classification_takes_it():
+def test_classification_accepts_mean_pooling():
     assert configured("act_cola", "model.pooling=mean").model.pooling == "mean"

@@ -1,4 +1,4 @@
-"""States read while the base runs, against transformers' own hidden states, for every kind of base."""
+"""States read during the forward pass of a base, against transformers' hidden states, for every kind of base."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification
 from adadepth.errors import ConfigError
 from adadepth.models.adalayers.base import find_blocks, stream_states
 from tests.marks_support import mostly_slow
-from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, save_base, set_scores, texts
+from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, draw_texts, save_base, set_scores
 
 
 @pytest.fixture(scope="module", params=mostly_slow(BASES, ("bert", "t5").__contains__))
@@ -20,8 +20,8 @@ def base(request, tmp_path_factory):
     return save_base(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def own_states(model, batch):
-    """What transformers calls hidden states, of an encoder."""
+def compute_hidden_states(model, batch):
+    """Return the hidden states of an encoder of transformers."""
     with torch.no_grad():
         return model(**batch, output_hidden_states=True).hidden_states
 
@@ -33,24 +33,24 @@ def count_calls(model):
     return calls
 
 
-def test_streamed_states_are_the_hidden_states(base):
-    batch = texts()
+def test_streamed_states_equal_the_hidden_states(base):
+    batch = draw_texts()
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
-    expected = own_states(model.model, batch)
+    expected = compute_hidden_states(model.model, batch)
     assert len(expected) == DEPTH + 1
-    whole = AutoModel.from_pretrained(base).eval()
-    encoder = whole.get_encoder() if whole.config.is_encoder_decoder else whole
-    torch.testing.assert_close(expected, own_states(encoder, batch))
+    reference = AutoModel.from_pretrained(base).eval()
+    encoder = reference.get_encoder() if reference.config.is_encoder_decoder else reference
+    torch.testing.assert_close(expected, compute_hidden_states(encoder, batch))
     calls = count_calls(model)
-    found = model.base_states(range(DEPTH + 1), **batch)
+    states = model.base_states(range(DEPTH + 1), **batch)
     expected = [gelu(state) for state in expected]  # what every projection reads
-    assert all(torch.equal(found[n], expected[n]) for n in range(DEPTH + 1))
+    assert all(torch.equal(states[n], expected[n]) for n in range(DEPTH + 1))
     for n in range(DEPTH + 1):
         calls.clear()
         assert torch.equal(model.base_states([n], **batch)[n], expected[n])
         assert len(calls) == n, "deeper blocks ran"
-    again = model.base_states([1, DEPTH], **batch)
-    assert torch.equal(again[DEPTH], expected[DEPTH])
+    repeated = model.base_states([1, DEPTH], **batch)
+    assert torch.equal(repeated[DEPTH], expected[DEPTH])
     assert not any(block._forward_pre_hooks for block in find_blocks(model.model))
 
 
@@ -58,18 +58,18 @@ def test_streamed_states_are_the_hidden_states(base):
 def test_a_truncated_model_predicts_the_same(base, deepest, tmp_path):
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD, distribution_cutoff=0.1)
     set_scores(model, [1.0 if n in (0, deepest) else 0.0 for n in range(DEPTH + 1)])
-    batch = texts()
+    batch = draw_texts()
     with torch.no_grad():
         expected = model(**batch)
-        kept = sum(weight.numel() for weight in model.model.parameters())
+        num_weights = sum(weight.numel() for weight in model.model.parameters())
         model.truncate()
-        found = model(**batch)
+        output = model(**batch)
     assert model.active_states() == tuple(sorted({0, deepest}))
     assert set(model.projectors) == {str(n) for n in {0, deepest}}
-    torch.testing.assert_close(found.logits, expected.logits, atol=1e-6, rtol=0)
-    assert found.trace.execution.steps == expected.trace.execution.steps == deepest
+    torch.testing.assert_close(output.logits, expected.logits, atol=1e-6, rtol=0)
+    assert output.trace.execution.steps == expected.trace.execution.steps == deepest
     shared = "albert" in base
-    assert shared or deepest == DEPTH or sum(weight.numel() for weight in model.model.parameters()) < kept
+    assert shared or deepest == DEPTH or sum(weight.numel() for weight in model.model.parameters()) < num_weights
     for save_base_too in (False, True):
         model.save_pretrained(tmp_path, save_base=save_base_too)
         loaded = AdaLayersForSequenceClassification.from_pretrained(tmp_path)
@@ -78,34 +78,34 @@ def test_a_truncated_model_predicts_the_same(base, deepest, tmp_path):
             n: w.shape for n, w in model.state_dict().items()
         }
         with torch.no_grad():
-            torch.testing.assert_close(loaded(**batch).logits, found.logits)
+            torch.testing.assert_close(loaded(**batch).logits, output.logits)
             assert loaded(**batch).trace.max_updates == DEPTH
 
 
-def test_a_base_stops_after_an_error_as_if_nothing_had_happened(base):
+def test_a_base_works_as_before_after_an_error(base):
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
 
     def fail(number, state):
         raise RuntimeError("consumer")
 
     with pytest.raises(RuntimeError, match="consumer"):
-        stream_states(model.model, texts(), [2], fail)
+        stream_states(model.model, draw_texts(), [2], fail)
     assert not any(block._forward_pre_hooks for block in find_blocks(model.model))
-    expected = own_states(model.model, texts())
-    assert torch.equal(model.base_states([3], **texts())[3], gelu(expected[3]))
+    expected = compute_hidden_states(model.model, draw_texts())
+    assert torch.equal(model.base_states([3], **draw_texts())[3], gelu(expected[3]))
 
 
-def test_a_truncated_base_has_no_deeper_states(tmp_path):
+def test_deeper_states_of_a_truncated_base_are_refused(tmp_path):
     model = AdaLayersForSequenceClassification.from_base(save_base("bert", tmp_path), **HEAD, pick_one_layer_only=2)
     model.truncate()
     with pytest.raises(ConfigError, match="states: the base was truncated"):
-        model.base_states([3], **texts())
+        model.base_states([3], **draw_texts())
 
 
-def test_truncating_twice(tmp_path):
+def test_a_base_can_be_truncated_twice(tmp_path):
     model = AdaLayersForSequenceClassification.from_base(save_base("t5", tmp_path), **HEAD)
     set_scores(model, [1.0, 0.9, 0.8, 0.7, 0.0])
-    batch = texts()
+    batch = draw_texts()
     for least, deepest in ((0.01, 3), (0.1, 1)):
         model.truncate(least)
         with torch.no_grad():
@@ -115,9 +115,9 @@ def test_truncating_twice(tmp_path):
         model.truncate(0.99)
 
 
-def test_inputs_that_a_base_does_not_know_are_left_out(base):
+def test_unknown_inputs_of_a_base_are_omitted(base):
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
-    batch = texts()
+    batch = draw_texts()
     with torch.no_grad():
         plain = model(**batch).logits
         zeros = torch.zeros_like(batch["input_ids"])
@@ -144,8 +144,8 @@ def test_random_skipping_of_trained_blocks_is_refused():
         AdaLayersForSequenceClassification(AdaLayersConfig(base_config=config, **HEAD, freeze_base_model=False))
 
 
-def test_a_base_reads_as_many_tokens_as_it_has_positions(base):
-    """One token more is an error, or the number says nothing."""
+def test_the_longest_sequence_of_a_base_is_exact(base):
+    """Check that the base fails with one token more."""
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
     longest = model.longest_sequence
     if longest is None:
@@ -159,7 +159,7 @@ def test_a_base_reads_as_many_tokens_as_it_has_positions(base):
 
 
 def test_a_base_with_tokens_first_is_refused(tmp_path):
-    """XLNet's states are (T, B, K), so that with as many texts as tokens others would be read without an error."""
+    """Check XLNet, whose states (T, B, K) would be misread without an error for as many texts as tokens."""
     config = XLNetConfig(vocab_size=40, d_model=16, n_layer=2, n_head=2, d_inner=16)
     XLNetModel(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"the states of a xlnet have the shape \(2, 1, 16\) for 1 text of 2 tokens"):

@@ -1,4 +1,4 @@
-"""What a configuration takes from the base, and what it refuses."""
+"""Configurations of Adalayers: values taken from the base, round trips, and refused values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def test_layers_and_widths_come_from_the_base(kind):
 
 
 @pytest.mark.parametrize("kind", quick_one_in(3, BASES))
-def test_survives_a_round_trip(kind, tmp_path):
+def test_a_configuration_survives_a_round_trip(kind, tmp_path):
     config = AdaLayersConfig(base_config=BASES[kind], classes_weights=[1, 2.5, 0], num_labels=3, kept_layers=[0, 2])
     config.save_pretrained(tmp_path)
     loaded = AdaLayersConfig.from_pretrained(tmp_path)
     ignored = ("transformers_version",)
-    own, other = ({n: v for n, v in c.to_dict().items() if n not in ignored} for c in (config, loaded))
+    fields, other = ({n: v for n, v in c.to_dict().items() if n not in ignored} for c in (config, loaded))
     assert type(loaded.base_config) is type(BASES[kind])
-    assert own == other
+    assert fields == other
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_survives_a_round_trip(kind, tmp_path):
         ({"kept_layers": []}, r"kept_layers=\[\] must be layers"),
     ],
 )
-def test_refusals(fields, message):
+def test_invalid_values_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message) as caught:
         AdaLayersConfig(**(BASE | fields))
     assert "\n" not in str(caught.value)
 
 
-def test_what_looks_refusable_but_is_not():
+def test_unusual_but_valid_values_are_accepted():
     assert AdaLayersConfig(**BASE, pick_one_layer_only=-5, distribution_cutoff=0.5).layers == (0,)
     assert AdaLayersConfig(**BASE, layers_num=3, seed_compat=True).layer_states == (0, 1, 2)
     assert AdaLayersConfig(**(BASE | {"attention_dropout_prob": None})).attention_dropout_prob is None
@@ -75,7 +75,7 @@ def test_a_model_needs_a_base():
         AdaLayersForSequenceClassification(AdaLayersConfig(**HEAD))
 
 
-def test_reading_an_original_configuration():
+def test_an_original_configuration_is_converted():
     config = convert_reference_config(
         "adalayers", {"num_classes": 9, "model_type": "other", "layers_num": 24, "layer_in_dim": 1024, "use_crf": False}
     )

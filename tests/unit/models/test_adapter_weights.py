@@ -1,4 +1,4 @@
-"""Checkpoints with low-rank adapters whose files do not fit: one line, and no other file is read."""
+"""Checkpoints with low-rank adapters and incompatible files: a one-line error, and no other file is read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WEIGHTS = {BASE: torch.zeros(6, 4), A: torch.ones(2, 4), B: torch.ones(6, 2), "n
 
 
 def write(folder: Path, **changed: Tensor | None) -> Path:
-    named = {"base": BASE, "down": A, "up": B}
-    weights = WEIGHTS | {named[name]: value for name, value in changed.items()}
+    tensors = {"base": BASE, "down": A, "up": B}
+    weights = WEIGHTS | {tensors[name]: value for name, value in changed.items()}
     save_file({name: value for name, value in weights.items() if value is not None}, folder / "model.safetensors")
     write_scale(folder, 0.5)
     return folder
 
 
-def test_a_file_beside_the_weights_is_not_read(tmp_path: Path) -> None:
+def test_an_extra_file_next_to_the_weights_is_not_read(tmp_path: Path) -> None:
     write(tmp_path)
     save_file({"norm.weight": torch.zeros(4), "stray": torch.ones(1)}, tmp_path / "model_old.safetensors")
     merged = read_merged_weights(tmp_path)
@@ -38,7 +38,7 @@ def test_a_file_beside_the_weights_is_not_read(tmp_path: Path) -> None:
     assert "stray" not in load_stored_weights(tmp_path)
 
 
-def test_the_files_of_an_index_are_read_and_no_others(tmp_path: Path) -> None:
+def test_only_the_files_of_an_index_are_read(tmp_path: Path) -> None:
     (write(tmp_path) / "model.safetensors").rename(tmp_path / "model-00001-of-00001.safetensors")
     save_file({"stray": torch.ones(1)}, tmp_path / "model-00009-of-00009.safetensors")
     index: dict[str, Any] = {"weight_map": dict.fromkeys(WEIGHTS, "model-00001-of-00001.safetensors")}
@@ -66,7 +66,7 @@ def test_the_files_of_an_index_are_read_and_no_others(tmp_path: Path) -> None:
         ({"up": None, "down": None}, r"its lora\.json names adapters, but its weights have none; delete lora\.json"),
     ],
 )
-def test_adapters_that_do_not_fit_are_one_line(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
+def test_incompatible_adapters_are_refused_in_one_line(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
     with pytest.raises(CheckpointError, match=problem) as caught:
         read_merged_weights(write(tmp_path, **changed))
     assert str(caught.value).startswith(str(tmp_path))
@@ -74,13 +74,13 @@ def test_adapters_that_do_not_fit_are_one_line(tmp_path: Path, changed: dict[str
 
 
 @pytest.mark.parametrize("text", ['{"scale": NaN}', '{"scale": 1e999}', '{"scale": true}', "{}", "[1]", "x"])
-def test_a_scale_that_is_no_number_is_one_line(tmp_path: Path, text: str) -> None:
+def test_a_non_numeric_scale_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     (write(tmp_path) / "lora.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"lora\.json"):
         read_merged_weights(tmp_path)
 
 
-def test_an_adapter_beside_full_weights_is_refused(tmp_path: Path) -> None:
+def test_an_adapter_next_to_full_weights_is_refused(tmp_path: Path) -> None:
     (write(tmp_path) / "adapter_config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"adapter_config\.json beside the full weights model\.safetensors"):
         StrictLoading.from_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""The adaptive softmax and embedding against plain loops, torch's own module and what a distribution has to satisfy."""
+"""The adaptive softmax and embedding against plain loops, torch's module, and properties of a distribution."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def make_softmax(cutoffs=CUTOFFS, factor=4, bias=True):
     return AdaptiveSoftmax(HIDDEN, VOCAB, cutoffs, factor, bias)
 
 
-def every_word():
+def draw_state_per_word():
     return torch.randn(VOCAB, HIDDEN, generator=torch.Generator().manual_seed(1)), torch.arange(VOCAB)
 
 
-def plain_log_prob(softmax, state, word):
-    """log p(word | state) of a single state, by the definition."""
+def compute_plain_log_prob(softmax, state, word):
+    """Return log p(word | state) of a single state, by the definition."""
     head = list(softmax.tables[0](state).double())
     if softmax.tail_entries is not None:
         head += list(softmax.tail_entries(state).double())
     edges = [softmax.head_words, *(stop for _, stop in softmax.tails)]
     cluster = sum(word >= edge for edge in edges)
-    place = word if cluster == 0 else softmax.head_words + cluster - 1
-    value = head[place] - torch.stack(head).logsumexp(0)
+    column = word if cluster == 0 else softmax.head_words + cluster - 1
+    value = head[column] - torch.stack(head).logsumexp(0)
     if cluster:
         tail = softmax.tables[cluster](softmax.projections[cluster](state)).double()
         value = value + tail[word - edges[cluster - 1]] - tail.logsumexp(0)
@@ -46,17 +46,19 @@ def plain_log_prob(softmax, state, word):
 
 @pytest.mark.parametrize(("cutoffs", "factor"), quick_one_in(2, CASES))
 @pytest.mark.parametrize("bias", [False, True])
-def test_it_is_the_defined_distribution(cutoffs, factor, bias):
+def test_log_probabilities_equal_the_definition(cutoffs, factor, bias):
     softmax = make_softmax(cutoffs, factor, bias)
-    states, words = every_word()
-    expected = torch.stack([plain_log_prob(softmax, state, word) for state, word in zip(states, words, strict=True)])
+    states, words = draw_state_per_word()
+    expected = torch.stack(
+        [compute_plain_log_prob(softmax, state, word) for state, word in zip(states, words, strict=True)]
+    )
     torch.testing.assert_close(softmax(states, words), -expected.float())
 
 
 @pytest.mark.parametrize(("cutoffs", "factor"), CASES)
-def test_log_probabilities_sum_to_one_and_are_those_of_the_loss(cutoffs, factor):
+def test_probabilities_sum_to_one_and_equal_those_of_the_loss(cutoffs, factor):
     softmax = make_softmax(cutoffs, factor)
-    states, words = every_word()
+    states, words = draw_state_per_word()
     states = 5 * states
     log_probs = softmax.log_probs(states.view(5, 10, HIDDEN))
     assert log_probs.shape == (5, 10, VOCAB)
@@ -66,8 +68,8 @@ def test_log_probabilities_sum_to_one_and_are_those_of_the_loss(cutoffs, factor)
 
 
 @pytest.mark.parametrize("rows", [0, 1, VOCAB])
-def test_torch_s_module_where_it_can_say_the_same(rows):
-    """Torch's tails have no biases, and its tails' entries are rows of the head's matrix."""
+def test_probabilities_equal_those_of_the_module_of_torch(rows):
+    """Compare models without biases in tails, whose entries are rows of the head's matrix, as in torch."""
     softmax = make_softmax(bias=False)
     peer = nn.AdaptiveLogSoftmaxWithLoss(HIDDEN, VOCAB, list(CUTOFFS), div_value=4.0)
     with torch.no_grad():
@@ -77,13 +79,13 @@ def test_torch_s_module_where_it_can_say_the_same(rows):
         ):
             narrow.weight.copy_(projection.weight)
             words.weight.copy_(table.weight)
-    states, words = (whole[:rows] for whole in every_word())
+    states, words = (whole[:rows] for whole in draw_state_per_word())
     torch.testing.assert_close(softmax(states, words), -peer(states, words).output)
     torch.testing.assert_close(softmax.log_probs(states), peer.log_prob(states))
 
 
-def test_gradients_are_those_of_the_whole_distribution():
-    states, words = every_word()
+def test_gradients_equal_those_of_the_whole_distribution():
+    states, words = draw_state_per_word()
     gradients = []
     for loss in ("forward", "log_probs"):
         softmax, leaf = make_softmax(), states.clone().requires_grad_()
@@ -109,29 +111,29 @@ def test_a_tail_without_targets_has_gradients_of_zero(targets):
 
 @pytest.mark.parametrize("logits", [1, 3 * 50, 2**20])
 @pytest.mark.parametrize("bias", [True, False])
-def test_losses_and_gradients_are_those_of_all_logits_at_once(logits, bias, monkeypatch):
+def test_chunks_change_no_loss_and_no_gradient(logits, bias, monkeypatch):
     monkeypatch.setattr(module, "_LOGITS", logits)
     torch.manual_seed(0)
     states, weight = torch.randn(10, 4, dtype=torch.float64), torch.randn(50, 4, dtype=torch.float64)
     offsets = torch.randn(50, dtype=torch.float64) if bias else None
-    given = [value.requires_grad_() for value in (states, weight, offsets) if value is not None]
+    inputs = [value.requires_grad_() for value in (states, weight, offsets) if value is not None]
     targets = torch.randint(50, (10,))
     above = torch.rand(10, dtype=torch.float64)  # every row's own
     expected = torch.nn.functional.cross_entropy(
         torch.nn.functional.linear(states, weight, offsets), targets, reduction="none"
     )
-    found = chunked_cross_entropy(states, weight, offsets, targets)
-    torch.testing.assert_close(found, expected)
-    gradients = zip(torch.autograd.grad(found, given, above), torch.autograd.grad(expected, given, above), strict=True)
-    for mine, torch_s in gradients:
-        torch.testing.assert_close(mine, torch_s)
+    loss = chunked_cross_entropy(states, weight, offsets, targets)
+    torch.testing.assert_close(loss, expected)
+    gradients = zip(torch.autograd.grad(loss, inputs, above), torch.autograd.grad(expected, inputs, above), strict=True)
+    for actual, expected_gradient in gradients:
+        torch.testing.assert_close(actual, expected_gradient)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("cutoffs", [(), CUTOFFS])
 def test_half_precision_normalises_in_float32(dtype, cutoffs):
     softmax = make_softmax(cutoffs)
-    states, words = every_word()
+    states, words = draw_state_per_word()
     exact = softmax(states, words)
     with torch.autocast("cpu", dtype=dtype):
         losses, log_probs = softmax(states, words), softmax.log_probs(states)
@@ -144,16 +146,16 @@ def test_half_precision_normalises_in_float32(dtype, cutoffs):
     torch.testing.assert_close(halved(states.to(dtype), words), exact, atol=0.05, rtol=0.02)
 
 
-def test_the_original_s_size():
-    """Cutoffs 250 and 2,500 of 12,000 words at d = 128, with biases: 197,418 parameters (reference, section 3)."""
+def test_the_number_of_parameters_is_that_of_the_original():
+    """Check cutoffs 250 and 2,500 of 12,000 words at d = 128 with biases: 197,418 parameters (reference, section 3)."""
     softmax = AdaptiveSoftmax(128, 12_000, (250, 2_500), factor=4, bias=True)
     assert sum(weight.numel() for weight in softmax.parameters()) == 197_418
     assert [table.weight.shape[1] for table in softmax.tables] == [128, 32, 8]
 
 
 @pytest.mark.parametrize("widths", [(9, 5), (3, 16), (1, 20)], ids=str)
-def test_tails_of_given_widths(widths):
-    """Any width goes, also one not narrower than the states; one of d needs no projection."""
+def test_tails_have_the_given_widths(widths):
+    """Check any width, also one not narrower than the states; one of d needs no projection."""
     torch.manual_seed(0)
     softmax = AdaptiveSoftmax(HIDDEN, VOCAB, CUTOFFS, bias=True, tail_widths=widths)
     head = (HIDDEN + 1) * (7 + 2)
@@ -162,8 +164,10 @@ def test_tails_of_given_widths(widths):
         for width, words in zip(widths, (20 - 7, 50 - 20), strict=True)
     ]
     assert sum(weight.numel() for weight in softmax.parameters()) == head + sum(tails)
-    states, words = every_word()
-    expected = torch.stack([plain_log_prob(softmax, state, word) for state, word in zip(states, words, strict=True)])
+    states, words = draw_state_per_word()
+    expected = torch.stack(
+        [compute_plain_log_prob(softmax, state, word) for state, word in zip(states, words, strict=True)]
+    )
     torch.testing.assert_close(softmax(states, words), -expected.float())
     embedding = AdaptiveEmbedding(VOCAB, HIDDEN, CUTOFFS, tail_widths=widths)
     assert [table.weight.shape for table in softmax.tables] == [table.weight.shape for table in embedding.tables]
@@ -171,13 +175,13 @@ def test_tails_of_given_widths(widths):
 
 
 @pytest.mark.parametrize("widths", [(), (4,), (4, 1, 1), (4, 0)], ids=str)
-def test_widths_that_are_not_one_for_each_tail(widths):
+def test_a_wrong_number_of_widths_is_refused(widths):
     with pytest.raises(ConfigError, match=r"^proj_dims=\[.*\]: must be 2 positive widths, one per tail$"):
         AdaptiveSoftmax(HIDDEN, VOCAB, CUTOFFS, tail_widths=widths)
 
 
 @pytest.mark.parametrize(("cutoffs", "factor"), CASES)
-def test_an_embedding_is_its_table_s_row_projected(cutoffs, factor):
+def test_an_embedding_is_a_projected_row_of_its_table(cutoffs, factor):
     torch.manual_seed(0)
     embedding = AdaptiveEmbedding(VOCAB, HIDDEN, cutoffs, factor)
     ids = torch.randint(VOCAB, (3, 4))
@@ -197,7 +201,7 @@ def test_an_embedding_is_its_table_s_row_projected(cutoffs, factor):
 
 
 @pytest.mark.parametrize("cutoffs", [(), CUTOFFS])
-def test_the_tables_of_input_and_output_fit_each_other(cutoffs):
+def test_tables_of_input_and_output_have_equal_shapes(cutoffs):
     softmax, embedding = make_softmax(cutoffs), AdaptiveEmbedding(VOCAB, HIDDEN, cutoffs, factor=4)
     assert [table.weight.shape for table in softmax.tables] == [table.weight.shape for table in embedding.tables]
 
@@ -209,7 +213,7 @@ def test_an_embedding_under_autocast_keeps_its_tables_precision():
 
 
 @pytest.mark.parametrize("cutoffs", [[20, 7], [7, 7], [0, 7], [-3], [50], [7, 51]])
-def test_cutoffs_that_do_not_cut_the_vocabulary(cutoffs):
+def test_invalid_cutoffs_are_refused(cutoffs):
     with pytest.raises(ConfigError, match=r"^cutoffs=\[.*\]: [^\n]*vocab_size=50[^\n]*$"):
         check_cutoffs(cutoffs, 50)
     with pytest.raises(ConfigError):

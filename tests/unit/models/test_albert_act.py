@@ -71,8 +71,8 @@ def test_published_checkpoint_loads_strictly(tmp_path):
         assert torch.equal(value, published[name]), name
 
 
-def test_published_configuration_means_what_it_did():
-    """A published configuration has none of the switches: they must default to the published behaviour."""
+def test_a_published_configuration_keeps_its_meaning():
+    """Check that switches, which a published configuration lacks, default to the published behaviour."""
     config = AlbertActConfig()
     defaults = {
         "act_epsilon": 0.01,
@@ -134,9 +134,9 @@ def test_convert_reference_state_dict():
     converted = convert_reference_state_dict("albert_act", dict.fromkeys(names, torch.zeros(1)))
     assert list(converted) == list(names.values())
     square = torch.arange(4.0).view(2, 2)
-    kept = convert_reference_state_dict("albert_act", {"pooler.weight": square})
+    unchanged = convert_reference_state_dict("albert_act", {"pooler.weight": square})
     turned = convert_reference_state_dict("albert_act", {"pooler.weight": square}, pooler_transpose=True)
-    assert torch.equal(kept["pooler.weight"], square)
+    assert torch.equal(unchanged["pooler.weight"], square)
     assert torch.equal(turned["pooler.weight"], square.T)
     with pytest.raises(CheckpointError, match="did you mean 'albert_act'"):
         convert_reference_state_dict("albert_atc", {})
@@ -149,8 +149,8 @@ def test_convert_reference_state_dict():
 
 
 @pytest.mark.parametrize(("bias", "depth"), [(0.0, 2), (-6.0, 6), (6.0, 1)])
-def test_depth_at_initialisation(bias, depth, tmp_path):
-    """The bias must reach the unit when the model is built and must survive saving."""
+def test_the_initial_bias_sets_the_initial_depth(bias, depth, tmp_path):
+    """Check that the bias is set when the model is built and survives saving."""
     model = AlbertActForPreTraining(small_config(halt_bias_init=bias, initializer_range=0.001)).eval()
     unit = model.albert.encoder.albert_layer.act.dense
     assert unit.bias.item() == bias
@@ -205,7 +205,7 @@ def test_batch_order_and_padding_change_nothing(rule, scope, halting_input):
         assert all(row[row > 0].unique().numel() == 1 for row in plain.updates)
 
 
-def test_smaller_epsilon_never_shallower():
+def test_a_smaller_epsilon_never_reduces_depth():
     torch.manual_seed(0)
     model = AlbertActModel(small_config()).eval()
     spread_depths(model, scale=20.0)
@@ -235,8 +235,8 @@ def test_states_and_attentions_of_every_iteration():
         assert torch.equal(outputs.hidden_states[step][frozen], outputs.hidden_states[step + 1][frozen])
 
 
-def test_training_loop_on_an_accelerator_would_give_the_same():
-    """Without asking whether anybody still runs, the loop goes to the cap and changes nothing."""
+def test_the_training_loop_of_accelerators_gives_the_same():
+    """Run all steps to the cap without asking whether a token still runs."""
     torch.manual_seed(0)
     model = AlbertActForPreTraining(small_config())
     batch = labelled_batch(AlbertActForPreTraining)
@@ -283,19 +283,19 @@ def test_pretraining_loss_is_the_sum_of_its_parts():
     batch = labelled_batch(AlbertActForPreTraining)
     outputs = model(**batch)
     unlabelled = model(**{name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")})
-    chosen = batch["labels"] != -100
-    mlm = nn.functional.cross_entropy(unlabelled.prediction_logits[chosen], batch["labels"][chosen])
+    has_label = batch["labels"] != -100
+    mlm = nn.functional.cross_entropy(unlabelled.prediction_logits[has_label], batch["labels"][has_label])
     sop = nn.functional.cross_entropy(unlabelled.sop_logits[:2], batch["sentence_order_label"][:2])
     ponder = 0.01 * (outputs.updates + outputs.remainders).sum() / 3
     torch.testing.assert_close(outputs.loss_parts["mlm"], mlm)
     torch.testing.assert_close(outputs.loss_parts["sop"], sop)
     torch.testing.assert_close(outputs.loss_parts["ponder"], ponder)
     torch.testing.assert_close(outputs.loss, mlm + sop + ponder)
-    assert outputs.prediction_logits.shape == (int(chosen.sum()), 120)
-    torch.testing.assert_close(outputs.prediction_logits, unlabelled.prediction_logits[chosen])
+    assert outputs.prediction_logits.shape == (int(has_label.sum()), 120)
+    torch.testing.assert_close(outputs.prediction_logits, unlabelled.prediction_logits[has_label])
 
 
-def test_penalty_reductions():
+def test_penalties_equal_their_reductions():
     torch.manual_seed(0)
     batch = padded_batch()
     tokens = batch["attention_mask"].sum()
@@ -320,7 +320,7 @@ def test_heads_honour_the_penalty(model_class):
 
 @pytest.mark.parametrize("model_class", quick_one_in(3, [cls for cls in HEADS if cls is not AlbertActModel]))
 def test_halves_of_a_batch_add_up_to_the_whole(model_class):
-    """Normalised by the whole step's counts, losses and gradients of micro-batches simply add."""
+    """Check that losses and gradients of micro-batches, normalised by the counts of the whole step, add up."""
     torch.manual_seed(0)
     model = model_class(small_config(num_labels=3, act_penalty=0.01)).eval()
     batch = labelled_batch(model_class)
@@ -345,10 +345,10 @@ def test_gradient_checkpointing_changes_no_gradient():
         torch.testing.assert_close(p.grad, expected[name], atol=1e-7, rtol=1e-6, msg=name)
 
 
-# ---- pricing
+# ---- compute
 
 
-def test_price_counts_what_a_loop_over_tokens_counts():
+def test_macs_equal_a_loop_over_tokens():
     torch.manual_seed(0)
     model = AlbertActModel(small_config()).eval()
     spread_depths(model)
@@ -384,7 +384,7 @@ def test_a_fixed_depth_neither_runs_nor_counts_the_halting_unit():
     assert work.dense.item() == 3 * 12 * (4 * (4 * hidden**2 + 2 * 12 * hidden + 2 * hidden * inner) + entry)
 
 
-# ---- mistakes
+# ---- errors
 
 
 @pytest.mark.parametrize(
@@ -397,12 +397,12 @@ def test_a_fixed_depth_neither_runs_nor_counts_the_halting_unit():
         ({"inner_group_num": 2}, "inner_group_num=2"),
     ],
 )
-def test_bad_configurations(changes, message):
+def test_invalid_configurations_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         small_config(**changes)
 
 
-def test_bad_inputs():
+def test_invalid_inputs_are_refused():
     model = AlbertActModel(small_config())
     with pytest.raises(ValueError, match="exactly one"):
         model()

@@ -1,4 +1,4 @@
-"""The work of ALBERTs whose units leave: every product as it happens, and products counted one by one in a loop."""
+"""Compute of ALBERTs whose units leave the batch: against executed products and products counted in a loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UPDATES = torch.tensor([[3.0, 1.0, 2.0, 0.0], [5.0, 5.0, 0.0, 0.0], [1.0, 0.0, 0
 
 
 @pytest.mark.parametrize("execution", ["dense", "ragged"])
-def test_the_count_is_what_runs(execution: str):
+def test_macs_equal_the_executed_products(execution: str):
     torch.manual_seed(0)
     config = small_config(execution=execution)
     model = AlbertActModel._from_config(config, attn_implementation="eager", add_pooling_layer=False).eval()
@@ -31,15 +31,15 @@ def test_the_count_is_what_runs(execution: str):
     assert (work.executed < work.dense) == (execution == "ragged")
 
 
-def products(*sizes: int) -> int:
-    """Multiply-accumulates of (n, m) times (m, k), one by one."""
+def count_products(*sizes: int) -> int:
+    """Count the multiply-accumulates of (n, m) times (m, k), one by one."""
     rows, shared, columns = sizes
     return sum(shared for _ in range(rows) for _ in range(columns))
 
 
-def token_loop() -> tuple[ComputedSteps, int]:
-    """Every product of a loop that computes running tokens alone, and keys only where a state has changed."""
-    counts, macs = [], 3 * 4 * products(1, 16, HIDDEN)
+def count_token_loop() -> tuple[ComputedSteps, int]:
+    """Count the products of a loop over running tokens, with keys only where a state has changed."""
+    counts, macs = [], 3 * 4 * count_products(1, 16, HIDDEN)
     for step in range(1, 6):
         queries = keys = pairs = 0
         for row in UPDATES.int().tolist():
@@ -47,17 +47,21 @@ def token_loop() -> tuple[ComputedSteps, int]:
             changed = [n for n in row if n >= max(step - 1, 1)] if running else []
             visible = sum(n > 0 for n in row)
             for _ in running:
-                macs += 2 * products(1, HIDDEN, HIDDEN)  # query, attention's output
-                macs += products(1, HIDDEN, INNER) + products(1, INNER, HIDDEN) + products(1, HIDDEN, 1)
-                macs += products(1, HIDDEN, visible) + products(1, visible, HIDDEN)  # scores, mean of the values
-            macs += len(changed) * 2 * products(1, HIDDEN, HIDDEN)
+                macs += 2 * count_products(1, HIDDEN, HIDDEN)  # query, output of attention
+                macs += (
+                    count_products(1, HIDDEN, INNER) + count_products(1, INNER, HIDDEN) + count_products(1, HIDDEN, 1)
+                )
+                macs += count_products(1, HIDDEN, visible) + count_products(
+                    1, visible, HIDDEN
+                )  # scores, mean of the values
+            macs += len(changed) * 2 * count_products(1, HIDDEN, HIDDEN)
             queries, keys, pairs = queries + len(running), keys + len(changed), pairs + len(running) * visible
         counts.append((queries, keys, pairs))
     return ComputedSteps(*torch.tensor(counts).unbind(dim=1)), macs
 
 
-def test_tokens_that_leave():
-    computed, macs = token_loop()
+def test_macs_of_tokens_that_leave():
+    computed, macs = count_token_loop()
     trace = DepthTrace("token", UPDATES, UPDATES > 0, max_updates=6, execution=Execution(5))
     dense = price_tokens(small_config(), trace)
     ragged = price_tokens(small_config(), replace(trace, execution=Execution(5, computed=computed)))
@@ -65,10 +69,10 @@ def test_tokens_that_leave():
     assert ragged[1:] == dense[1:]
     assert dense.executed == dense.dense
     padding = 6 * ENTRY
-    assert ragged.executed == ragged.adaptive + padding, "nothing ran but what the depths need"
+    assert ragged.executed == ragged.adaptive + padding, "only updates of running tokens were executed"
 
 
-def test_tokens_that_stay_cost_what_the_dense_execution_costs():
+def test_macs_of_staying_tokens_are_those_of_dense_execution():
     trace = DepthTrace("token", UPDATES, UPDATES > 0, max_updates=6, execution=Execution(5))
     rows = torch.full((5,), 3 * 4)
     computed = ComputedSteps(queries=rows, keys=rows, pairs=rows * 4)
@@ -77,8 +81,8 @@ def test_tokens_that_stay_cost_what_the_dense_execution_costs():
 
 
 @pytest.mark.parametrize("shortened", [False, True])
-def test_sequences_that_leave(shortened: bool):
-    """Rows of 4 and 2 tokens, the longer one for one step of three; the shorter may run alone without its padding."""
+def test_macs_of_sequences_that_leave(shortened: bool):
+    """Count rows of 4 and 2 tokens, the longer one for one step of three; the shorter may run without its padding."""
     model = small_ponder(num_labels=3, halting_head="linear_cat")
     widths = [4, 2, 2] if shortened else [4, 4, 4]
     rows = torch.tensor([2, 1, 1])
@@ -93,8 +97,8 @@ def test_sequences_that_leave(shortened: bool):
     assert price_sequences(model.config, packed, each_step=model.head_work) == by_rows
     macs = 2 * 4 * ENTRY
     for count, width in zip(rows.tolist(), widths, strict=True):
-        macs += count * width * (4 * products(1, HIDDEN, HIDDEN) + 2 * products(1, HIDDEN, INNER))
-        macs += count * 2 * products(width, HIDDEN, width)
+        macs += count * width * (4 * count_products(1, HIDDEN, HIDDEN) + 2 * count_products(1, HIDDEN, INNER))
+        macs += count * 2 * count_products(width, HIDDEN, width)
         macs += int(count * model.head_work)
     assert by_rows.executed.item() == macs
     assert by_rows.dense.item() == pytest.approx(
@@ -102,8 +106,8 @@ def test_sequences_that_leave(shortened: bool):
     )
 
 
-def test_queries_without_their_padding_save_what_they_cost():
-    """Of 8 units of a step of one layer 6 are real: two queries, two keys and their pairs are left out."""
+def test_queries_without_padding_save_their_macs():
+    """Count a step of one layer with 6 real of 8 units, without two queries, two keys and their pairs."""
     trace = DepthTrace(
         unit="sequence", updates=torch.tensor([1.0, 1.0]), valid=torch.ones(2, dtype=torch.bool), max_updates=6,
         execution=Execution(1, tokens=torch.tensor([4, 2]), rows=torch.tensor([2]), width=4),

@@ -1,4 +1,4 @@
-"""Architecture strings against the published ones and counts done by hand."""
+"""Architecture strings against the published ones and counts made by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def weigh(attention, feed_forward):
     return lambda architecture: attention * architecture.count("s") + feed_forward * architecture.count("f")
 
 
-def test_a_string_of_operations():
+def test_an_architecture_is_a_string_of_operations():
     assert parse_architecture("model.architecture", " sfff-sf\n") == "sfff-sf"
 
 
@@ -41,7 +41,7 @@ def test_a_string_of_operations():
         ("s\nf", r"'.n' at block 2"),
     ],
 )
-def test_what_is_no_architecture(text, message):
+def test_invalid_architectures_are_refused(text, message):
     with pytest.raises(ConfigError, match=message) as caught:
         parse_architecture("model.architecture", text)
     assert str(caught.value).startswith("model.architecture=")
@@ -49,18 +49,18 @@ def test_what_is_no_architecture(text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_alternating():
+def test_alternating_architectures_repeat_attention_and_feed_forward():
     assert [alternating(blocks) for blocks in (1, 2, 5)] == ["s", "sf", "sfsfs"]
 
 
-def test_the_paper_s_networks():
-    """PAR base: 32 blocks, 6 with attention, the last at block 21; 24 blocks: attention at 1, 6, 11 and 16."""
+def test_networks_equal_those_of_the_paper():
+    """Check PAR base: 32 blocks, 6 with attention, the last at block 21; 24 blocks: attention at 1, 6, 11 and 16."""
     assert paper_rule(32, 5) == "sfff" * 6 + "f" * 8
     assert paper_rule(24, 5) == "sffff" * 4 + "f" * 4
 
 
 @pytest.mark.parametrize("ratio", [1, 2, 3, 5, 8])
-def test_the_rule_keeps_its_promises_at_every_length(ratio):
+def test_the_par_rule_holds_at_every_length(ratio):
     for blocks in range(1, 65):
         architecture = paper_rule(blocks, ratio)
         assert len(architecture) == blocks
@@ -68,22 +68,22 @@ def test_the_rule_keeps_its_promises_at_every_length(ratio):
         assert architecture[0] == "s"
         assert architecture.rindex("s") < max(2 * blocks / 3, 1)
         assert architecture.count("s") == min(max(blocks // ratio, 1), max(2 * blocks // 3, 1))
-        places = [place for place, operation in enumerate(architecture) if operation == "s"]
-        assert len({later - earlier for earlier, later in pairwise(places)}) <= 1
+        attention_blocks = [number for number, operation in enumerate(architecture) if operation == "s"]
+        assert len({later - earlier for earlier, later in pairwise(attention_blocks)}) <= 1
 
 
 def test_the_published_sandwich():
-    """16 pairs, 6 of them taken apart (Press et al. 2020)."""
+    """Check 16 pairs, 6 of them split (Press et al. 2020)."""
     assert sandwich(32) == "s" * 6 + "sf" * 10 + "f" * 6
     assert [sandwich(blocks) for blocks in (1, 2, 3, 4, 6)] == ["s", "sf", "ssf", "ssff", "ssfsff"]
 
 
-def test_a_sandwich_is_a_reordering():
+def test_a_sandwich_reorders_alternating_blocks():
     for blocks in range(1, 41):
         assert sorted(sandwich(blocks)) == sorted(alternating(blocks))
 
 
-def test_random_architectures_are_reproducible_and_fair():
+def test_random_architectures_are_reproducible_and_uniform():
     draws = [random_architecture(1000, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
     assert set(draws[0]) == {"s", "f"}
@@ -92,14 +92,14 @@ def test_random_architectures_are_reproducible_and_fair():
 
 @pytest.mark.parametrize("make", [alternating, paper_rule, sandwich])
 @pytest.mark.parametrize("target", quick_one_in(2, [0.0, 0.5, 3.9, 17.0, 40.3]))
-def test_equal_macs_is_the_best_of_all_lengths(make, target):
+def test_equal_macs_finds_the_closest_length(make, target):
     macs = weigh(3.6, 1.0)
     best = min((make(blocks) for blocks in range(1, 100)), key=lambda text: abs(macs(text) - target))
     assert match_macs(make, macs, target) == best
 
 
 @pytest.mark.parametrize(("attention", "feed_forward"), [(0.77, 1.0), (1.04, 1.0), (3.6, 1.0)])
-def test_baselines_cost_what_the_searched_network_costs(attention, feed_forward):
+def test_baselines_have_the_macs_of_the_searched_network(attention, feed_forward):
     macs = weigh(attention, feed_forward)
     searched = "sfff" * 6 + "f-" * 4
     baselines = baseline_architectures(searched, macs, ratio=5, seed=0)
@@ -112,29 +112,31 @@ def test_baselines_cost_what_the_searched_network_costs(attention, feed_forward)
     assert baselines["random"] != baseline_architectures(searched, macs, ratio=5, seed=1)["random"]
 
 
-def test_a_random_baseline_that_cannot_be_close_is_the_closest():
+def test_a_random_baseline_has_the_closest_macs():
     macs = weigh(10.0, 1.0)
-    baselines = baseline_architectures("ff", macs)  # one block of attention costs 10, two blocks of anything at least 2
+    baselines = baseline_architectures("ff", macs)  # a block of attention costs 10, any two blocks at least 2
     assert baselines == {"alternating": "s", "paper_rule": "s", "sandwich": "s", "random": "f"}
 
 
 @pytest.mark.parametrize("seed", quick_one_in(3, range(6)))
 @pytest.mark.parametrize("tolerance", [0.0, 0.05, 0.3])
-def test_the_most_probable_architecture_at_a_cost(seed, tolerance):
-    """Against all 243 architectures of five blocks."""
-    drawn = torch.Generator().manual_seed(seed)
-    probabilities = (2 * torch.randn(5, 3, generator=drawn, dtype=torch.float64)).softmax(dim=-1).tolist()
+def test_the_most_probable_architecture_at_a_cost_equals_enumeration(seed, tolerance):
+    """Compare with all 243 architectures of five blocks."""
+    generator = torch.Generator().manual_seed(seed)
+    probabilities = (2 * torch.randn(5, 3, generator=generator, dtype=torch.float64)).softmax(dim=-1).tolist()
     costs, target = (1.7, 1.0, 0.1), 0.5 + 1.1 * seed
 
-    def cost(architecture):
+    def compute_cost(architecture):
         return sum(costs["sf-".index(operation)] for operation in architecture)
 
-    def probability(architecture):
+    def compute_probability(architecture):
         return math.prod(row["sf-".index(one)] for row, one in zip(probabilities, architecture, strict=True))
 
-    known = ["".join(path) for path in product("sf-", repeat=5)]
-    bound = max(tolerance * target, min(abs(cost(path) - target) for path in known)) + 1e-9
-    expected = max((path for path in known if abs(cost(path) - target) <= bound), key=probability)
-    found = find_most_probable_at_cost(probabilities, costs, target, tolerance)
-    assert probability(found) == pytest.approx(probability(expected))
-    assert abs(cost(found) - target) <= bound
+    architectures = ["".join(path) for path in product("sf-", repeat=5)]
+    bound = max(tolerance * target, min(abs(compute_cost(path) - target) for path in architectures)) + 1e-9
+    expected = max(
+        (path for path in architectures if abs(compute_cost(path) - target) <= bound), key=compute_probability
+    )
+    selected = find_most_probable_at_cost(probabilities, costs, target, tolerance)
+    assert compute_probability(selected) == pytest.approx(compute_probability(expected))
+    assert abs(compute_cost(selected) - target) <= bound

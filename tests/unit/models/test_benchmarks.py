@@ -1,4 +1,4 @@
-"""The scripts below benchmarks, on models too small for their times to mean anything."""
+"""Benchmark scripts on models too small for meaningful times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adadepth.runtime.hardware import describe_machine
 from tests.figures_support import inked
 from tests.marks_support import quick_one_in
 from tests.scripts_support import ROOT, load_script
-from tests.unit.models.trm_support import puzzles, small
+from tests.unit.models.trm_support import build_trm, draw_puzzles
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 def run(
     script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    """Run a script, or a module of one; what it prints."""
+    """Return a function that runs a script, or a module of one, and returns its output."""
 
     def run(module: Any, *options: object) -> list[str]:
         monkeypatch.setattr(sys, "argv", ["a script", *map(str, options)])
@@ -45,7 +45,7 @@ def run(
 
 
 @pytest.mark.slow
-def test_par_prints_and_writes_all_parts(script: Any, run: Any, tmp_path: Path) -> None:
+def test_par_xl_benchmark_prints_and_writes_all_parts(script: Any, run: Any, tmp_path: Path) -> None:
     benchmark = script("par")
     printed = run(benchmark, "--fast", "--json", tmp_path / "par.json")
     parts = ["PAR-XL:", "steps", "limit"] + 3 * ["blocks"] + 2 * ["networks"] + 2 * ["softmax"]
@@ -66,8 +66,8 @@ def test_par_prints_and_writes_all_parts(script: Any, run: Any, tmp_path: Path) 
     assert softmax["ratio"] == pytest.approx(softmax["adaptive"]["median"] / softmax["full"]["median"])
 
 
-def test_the_shapes_are_the_reference_s(script: Any) -> None:
-    """Section 2's table: ratios of the operations' MACs, and what the paper's network saves at the longest memory."""
+def test_the_shapes_are_those_of_the_reference(script: Any) -> None:
+    """Check the table of section 2: ratios of MACs of operations, and the savings of the paper's network."""
     benchmark, ratios = script("par"), []
     for shape in (benchmark.ORIGINAL, benchmark.TRAINING, benchmark.replace(benchmark.EVALUATION, batch=16)):
         size = shape.length, shape.memory, shape.batch
@@ -82,7 +82,7 @@ def test_the_shapes_are_the_reference_s(script: Any) -> None:
 @pytest.mark.parametrize(
     ("lengths", "exits"), quick_one_in(3, [("full", "uniform"), ("mixed", "early"), ("mixed", "one-deep")])
 )
-def test_ponder_measures_a_row(script: Any, lengths: str, exits: str) -> None:
+def test_ponder_benchmark_measures_a_row(script: Any, lengths: str, exits: str) -> None:
     row = script("ponder_inference").measure(64, 8, lengths, exits, batch_size=8, repeats=1)
     assert row["predictions_identical"]
     assert row["largest_difference"] < 1e-5
@@ -100,7 +100,7 @@ def ragged(script: Callable[[str], Any]) -> Any:
 
 
 @pytest.mark.slow
-def test_ragged_prints_and_writes_every_row(ragged: Any, run: Any, tmp_path: Path) -> None:
+def test_ragged_benchmark_prints_and_writes_every_row(ragged: Any, run: Any, tmp_path: Path) -> None:
     printed = run(ragged, "--fast", "--depths", "published", "--padding", "--json", tmp_path / "ragged.json")
     report = json.loads((tmp_path / "ragged.json").read_text())
     kinds = [(row["mode"], row["batch"], row["padding"]) for row in report["rows"]]
@@ -125,7 +125,7 @@ def test_ragged_prints_and_writes_every_row(ragged: Any, run: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("mode", quick_one_in(2, ["inference", "training"]))
-def test_the_precision_of_an_accelerator(ragged: Any, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def test_rows_of_an_accelerator_have_its_precision(ragged: Any, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setattr(ragged, "PRECISION", torch.bfloat16)
     case = ragged.Case(64, 6, "geometric", 3.8, 16, 2, False, mode)
     row = ragged.measure(case, ragged.EXECUTIONS, repeats=1, max_seconds=9)
@@ -134,7 +134,7 @@ def test_the_precision_of_an_accelerator(ragged: Any, monkeypatch: pytest.Monkey
     assert row["ragged"].get("gradient_difference", 0) < 0.02
 
 
-def test_a_row_that_cannot_be_measured_is_named(ragged: Any, run: Any, tmp_path: Path) -> None:
+def test_a_failed_row_is_named(ragged: Any, run: Any, tmp_path: Path) -> None:
     printed = run(ragged, "--fast", "--depths", "shallow", "--max-seconds", 0, "--json", tmp_path / "ragged.json")
     report = json.loads((tmp_path / "ragged.json").read_text())
     assert report["rows"] == []
@@ -143,7 +143,7 @@ def test_a_row_that_cannot_be_measured_is_named(ragged: Any, run: Any, tmp_path:
 
 
 @pytest.mark.usefixtures("ragged")
-def test_a_row_that_takes_too_much_memory_is_left_out() -> None:
+def test_a_row_that_needs_too_much_memory_is_omitted() -> None:
     cases = importlib.import_module("ragged_cases")
     step = cases.Case(768, 24, "published", 10.0, 512, 32, False, "training")
     assert "GiB are there" in cases.why_impossible(step, 1e15, 1e9, 16 * 2**30)
@@ -178,9 +178,9 @@ def test_the_distributions_have_their_mean_and_shape(mean: float, max_updates: i
         ([], {"at_least": 0.85}, "not measured (target >= 0.85)"),
     ],
 )
-def test_the_worst_row_is_judged(numbers: list[float], limit: dict[str, float], verdict: str) -> None:
-    place = {"mode": "inference", "hidden": 8, "depth": 6, "depths": "published", "length": 4, "batch": 1}
-    rows = [{**place, "ragged": {"x": number}} for number in numbers]
+def test_the_worst_row_decides(numbers: list[float], limit: dict[str, float], verdict: str) -> None:
+    base_row = {"mode": "inference", "hidden": 8, "depth": 6, "depths": "published", "length": 4, "batch": 1}
+    rows = [{**base_row, "ragged": {"x": number}} for number in numbers]
     line = importlib.import_module("ragged_execution").judge("text", rows, "ragged", "x", **limit)
     assert line.startswith(f"text: {verdict}")
 
@@ -207,7 +207,7 @@ def test_the_figure_is_drawn_from_earlier_runs(ragged: Any, run: Any, tmp_path: 
 
 
 @pytest.mark.slow
-def test_every_cell_names_its_machine_and_what_the_work_allows(
+def test_every_cell_names_its_machine_and_the_ideal_speed_up(
     script: Any, run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     benchmark = script("speed_grid")
@@ -228,12 +228,12 @@ def test_every_cell_names_its_machine_and_what_the_work_allows(
 
 
 @pytest.mark.slow
-def test_trm_measures_a_row_and_notices_other_answers(script: Any) -> None:
-    benchmark, model, (cells, _) = script("trm_inference"), small(mixing="positions").eval(), puzzles(10)
+def test_trm_benchmark_measures_a_row_and_detects_wrong_answers(script: Any) -> None:
+    benchmark, model, (cells, _) = script("trm_inference"), build_trm(mixing="positions").eval(), draw_puzzles(10)
     row = benchmark.measure(model, cells, 4, "patience:1", repeats=1)
     with torch.no_grad():
         steps = model(cells, exit_rule="patience:1").exit_steps
-        right, wrong = ([model(given, exit_rule="fixed:2")] for given in (cells, cells.flip(0)))
+        right, wrong = ([model(inputs, exit_rule="fixed:2")] for inputs in (cells, cells.flip(0)))
     assert row["mean_step"] == pytest.approx(float(steps.double().mean()))
     for way in ("exits", "refilled"):
         assert row[f"{way}_share"] == pytest.approx(row["full"] * row["mean_step"] / 4 / row[way])
@@ -247,7 +247,7 @@ def test_trm_measures_a_row_and_notices_other_answers(script: Any) -> None:
 
 
 @pytest.mark.slow
-def test_engines_are_measured_in_turns_and_write_the_same_tokens(script: Any, run: Any, tmp_path: Path) -> None:
+def test_engines_benchmark_alternates_engines_with_equal_tokens(script: Any, run: Any, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     pytest.importorskip("llama_cpp")
     engines = ["adadepth:f32", "transformers:f32", "llama.cpp:f32"]

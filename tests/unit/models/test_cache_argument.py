@@ -10,13 +10,13 @@ import torch
 
 from adadepth.errors import ConfigError
 from adadepth.models.shared.generation import FORMER_NAME
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
-from tests.unit.models.looped.looped_support import small as small_looped
-from tests.unit.models.par_xl_support import small_network
-from tests.unit.models.routed.routed_support import small as small_routed
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
+from tests.unit.models.looped.looped_support import build_looped
+from tests.unit.models.par_xl_support import build_network
+from tests.unit.models.routed.routed_support import build_routed
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "looped": small_looped, "early exit": small_early_exit, "routed": small_routed, "network": small_network,
+    "looped": build_looped, "early exit": build_early_exit, "routed": build_routed, "network": build_network,
 }  # fmt: skip
 IDS = torch.arange(8).expand(2, 8) + 1
 
@@ -37,8 +37,8 @@ def test_a_cache_is_passed_and_read_by_both_names(name: str) -> None:
     assert FORMER_NAME not in model(IDS)
 
 
-def test_a_cache_has_one_name_in_a_call() -> None:
-    model = small_looped()
+def test_a_call_with_both_names_of_a_cache_is_refused() -> None:
+    model = build_looped()
     cache = model(IDS, use_cache=True).cache
     with pytest.raises(ConfigError, match="cache and past_key_values"):
         model(IDS, cache=cache, past_key_values=cache)
@@ -46,7 +46,7 @@ def test_a_cache_has_one_name_in_a_call() -> None:
 
 @pytest.mark.parametrize("argument", ["cache", FORMER_NAME])
 def test_generation_takes_a_cache_by_both_names(argument: str) -> None:
-    model, options = small_looped().eval(), {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    model, options = build_looped().eval(), {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
     cache = model(IDS[:, :5], use_cache=True).cache
     assert torch.equal(model.generate(IDS, **{argument: cache}, **options), model.generate(IDS, **options))
     assert cache.get_seq_length() == IDS.shape[1] + 2

@@ -1,4 +1,4 @@
-"""`torch.compile` computes the training step of every model that is one graph, of a family also with inductor."""
+"""`torch.compile` of the training step of every model that is one graph, and of one family with inductor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._inductor import config as inductor_config
 
-from tests.unit.models.every_model_support import BUILD, FURTHER, NO_GRAPH, step_of
+from tests.unit.models.every_model_support import BUILD, FURTHER, NO_GRAPH, build_training_batch
 
 ALL = BUILD | FURTHER
 # One model of every family and loop over depth, because inductor compiles C++ for one to four minutes.
@@ -22,7 +22,7 @@ BY_INDUCTOR = (
 def compute_gradients(model: nn.Module, name: str, backend: str | None) -> dict[str, torch.Tensor]:
     """Return the loss and the gradients of a training step, eager if there is no backend."""
     torch.manual_seed(0)
-    batch = step_of(name)
+    batch = build_training_batch(name)
 
     def compute_loss() -> torch.Tensor:
         return model(**batch).loss
@@ -49,7 +49,7 @@ def test_a_compiled_training_step_equals_the_eager_one(name: str, backend: str) 
     model = ALL[name]().train()
     model.set_step(1, 10)
     with inductor_config.patch(fallback_random=True):  # it would draw other random numbers
-        expected, got = (compute_gradients(model, name, chosen) for chosen in (None, backend))
+        expected, got = (compute_gradients(model, name, compiler) for compiler in (None, backend))
     assert got.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(got[key], value, atol=2e-5, rtol=2e-4, msg=lambda text, key=key: f"{key}: {text}")

@@ -1,4 +1,4 @@
-"""Every model is a `DepthModel`, its traces are what it declares, and it has the capabilities of its family."""
+"""The contract of `DepthModel`: declared traces and capabilities of every model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.models.registry import families, family
 from adadepth.models.validation import check_family, check_model
 from tests.marks_support import quick_one_in
 from tests.models_support import small_config
-from tests.unit.models.every_model_support import BUILD, inputs_of
+from tests.unit.models.every_model_support import BUILD, build_inputs
 
 ACT = {
     "DepthKnob", "HoldsBudget", "ReplaysHalting", "executions", "one_depth", "soft_depth", "force_depth",
@@ -33,7 +33,7 @@ PONDER = {
     "train_halting_alone",
 }
 READS = {"exit_signals", "readout_work"}
-# Model -> its mixins, and which members with a default it has of its own.
+# Model -> its mixins, and the members whose default it overrides.
 OWN = {
     "act pretraining": ACT,
     "act classification": ACT | READS | {"exit_rule_problem"},
@@ -82,22 +82,22 @@ DEFAULTS = {
 }
 
 
-def own_of(model):
-    """The mixins of a model, and the members with a default that it has of its own."""
+def list_capabilities(model):
+    """Return the mixins of a model and the members whose default it overrides."""
     mixins = {name for name, kind in MIXINS.items() if isinstance(model, kind)}
     members = {name for name in DEFAULTS if hasattr(model, name)}
     return mixins | {name for name in members if inspect.getattr_static(type(model), name) is not DEFAULTS[name]}
 
 
 @pytest.mark.parametrize("name", quick_one_in(2, OWN))
-def test_a_model_is_what_it_declares(name):
+def test_a_model_matches_its_declaration(name):
     model = BUILD[name]().eval()
     assert isinstance(model, DepthModel)
     with torch.no_grad():
-        trace = model(**inputs_of(name)).trace
+        trace = model(**build_inputs(name)).trace
     assert (trace.unit, trace.max_updates) == (model.depth_unit, model.max_updates)
     assert trace.updates.max() <= model.max_updates
-    assert model.longest_sequence is None or model.longest_sequence >= inputs_of(name)["input_ids"].shape[-1]
+    assert model.longest_sequence is None or model.longest_sequence >= build_inputs(name)["input_ids"].shape[-1]
     table = None if model.vocabulary_size is None else model.get_input_embeddings()
     assert isinstance(table, torch.nn.Embedding | None)
     assert table is None or table.num_embeddings == model.vocabulary_size
@@ -105,24 +105,24 @@ def test_a_model_is_what_it_declares(name):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_model_has_the_capabilities_of_its_family_and_no_other(name):
+def test_a_model_has_exactly_the_capabilities_of_its_family(name):
     make, expected = BUILD[name], OWN[name]
     model = make()
-    assert own_of(model) == expected
+    assert list_capabilities(model) == expected
     check_model(model, name)
 
 
-def test_every_mixin_and_every_default_is_needed():
+def test_every_mixin_and_every_default_is_used():
     assert set().union(*OWN.values()) == set(MIXINS) | set(DEFAULTS)
     assert len(MIXINS) <= 7
 
 
 @pytest.mark.parametrize("name", families())
-def test_a_family_is_what_the_contract_asks_for(name):
+def test_a_family_satisfies_the_contract(name):
     check_family(family(name))
 
 
-def test_one_depth_is_the_fixed_or_the_forced_one():
+def test_one_depth_is_the_fixed_or_forced_depth():
     model = AlbertActForSequenceClassification(small_config())
     assert model.one_depth is None
     model.force_depth(3)

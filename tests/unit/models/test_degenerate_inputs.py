@@ -1,4 +1,4 @@
-"""Inputs that no model can read, and those that are odd but mean something, of every kind of model."""
+"""Inputs that no model accepts, and unusual but valid ones, for every kind of model."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ALBERT = {"vocab_size": 120, "hidden_size": 16, "num_hidden_layers": 2, "num_att
 ACT = [name for name in adadepth.__all__ if name.startswith("AlbertAct") and not name.endswith(("Config", "Settings"))]
 
 
-def plain(folder: Path) -> Any:
+def build_plain(folder: Path) -> Any:
     model_class = adadepth.PlainAlbertForSequenceClassification
     return model_class(model_class.config_class(**ALBERT))
 
 
-def adalayers(folder: Path) -> Any:
+def build_adalayers(folder: Path) -> Any:
     return adadepth.AdaLayersForSequenceClassification.from_base(save_base("bert", folder / "base"), **HEAD)
 
 
-def stock(folder: Path) -> Any:
+def build_stock(folder: Path) -> Any:
     from transformers import BertConfig, BertForSequenceClassification
 
     sizes = {"vocab_size": 120, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -45,9 +45,9 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "ParXLForCausalLM": lambda _: adadepth.ParXLForCausalLM(adadepth.ParXLConfig(**PAR, architecture="sfsf")),
     "ParXLModel": lambda _: adadepth.ParXLModel(adadepth.ParXLConfig(**PAR, architecture="sfsf")),
     "ParXLSupernet": lambda _: adadepth.ParXLSupernet(adadepth.ParXLConfig(**PAR)),
-    "PlainAlbertForSequenceClassification": plain,
-    "AdaLayersForSequenceClassification": adalayers,
-    "StockForSequenceClassification": stock,
+    "PlainAlbertForSequenceClassification": build_plain,
+    "AdaLayersForSequenceClassification": build_adalayers,
+    "StockForSequenceClassification": build_stock,
 }
 
 
@@ -56,9 +56,9 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MODELS[request.param](tmp_path).eval()
 
 
-def test_no_token_and_unknown_words_are_refused(model: Any) -> None:
-    known = model.get_input_embeddings().num_embeddings if not hasattr(model.config, "vocab_size") else None
-    vocabulary = known or model.config.vocab_size
+def test_empty_inputs_and_invalid_ids_are_refused(model: Any) -> None:
+    num_embeddings = model.get_input_embeddings().num_embeddings if not hasattr(model.config, "vocab_size") else None
+    vocabulary = num_embeddings or model.config.vocab_size
     for ids, message in (
         (torch.zeros(2, 0, dtype=torch.long), "at least one sequence of at least one token"),
         (torch.zeros(0, 4, dtype=torch.long), "at least one sequence of at least one token"),
@@ -71,13 +71,13 @@ def test_no_token_and_unknown_words_are_refused(model: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [small_ponder, small_multi_exit])
-def test_a_batch_of_padding_alone_is_refused_where_padding_is_not_computed(make: Callable[[], Any]) -> None:
+def test_a_batch_of_padding_is_refused_where_padding_is_not_computed(make: Callable[[], Any]) -> None:
     ids, mask = torch.ones(2, 4, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)
     with pytest.raises(ValueError, match="attention_mask: all sequences are empty"), torch.no_grad():
         make().eval()(input_ids=ids, attention_mask=mask)
 
 
-def test_a_recurrent_cell_needs_an_example() -> None:
+def test_a_recurrent_model_needs_an_example() -> None:
     config = adadepth.PonderRnnConfig(input_size=4, hidden_size=8)
     with pytest.raises(ValueError, match=r"inputs of shape \(0, 4\)"):
         adadepth.PonderRnnForClassification(config)(torch.zeros(0, 4))

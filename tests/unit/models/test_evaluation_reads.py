@@ -1,4 +1,4 @@
-"""Evaluations and decoding steps wait for a device as often as the guide says, whatever the number of layers."""
+"""Host reads of evaluations and decoding steps: as many as the guide states, for any number of layers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def test_no_step_and_no_exit_reads_more_than_three_times() -> None:
         assert max(training, counts.exit, counts.decoding) <= MOST, name
 
 
-def test_the_guide_has_the_table() -> None:
+def test_the_guide_contains_the_table() -> None:
     assert render_table(COUNTS) in GUIDE.read_text(encoding="utf-8")
 
 
-def test_a_mirror_has_the_numbers_of_its_tensor() -> None:
+def test_a_mirror_has_the_values_of_its_tensor() -> None:
     torch.manual_seed(0)
     values = torch.randn(4, 5)
     reads = MirroredReads()
@@ -48,4 +48,4 @@ def test_a_mirror_has_the_numbers_of_its_tensor() -> None:
     assert torch.equal(selected, values[values.sum(dim=1) > 0])
     assert torch.equal(masked, values[values > 0])
     assert table == [3, 1]
-    assert reads.reads.total() == 6  # the places of rows and their mask, a maximum, two copies, and a list
+    assert reads.reads.total() == 6  # positions of rows and their mask, a maximum, two copies, and a list

@@ -1,4 +1,4 @@
-"""Configurations of folders whose counts would never end, refused before anything is built."""
+"""Configurations of folders with excessive counts, refused before a model is built."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_a_network_of_transformers_is_bounded(tmp_path: Path, nested: bool) -> N
         read_config("checkpoint", str(tmp_path))
 
 
-def test_an_integer_that_no_number_of_torch_can_hold_is_one_line() -> None:
+def test_an_integer_beyond_int64_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"^rope_theta=1000.*: must be an integer of 64 bits$"):
         LoopedConfig(rope_theta=10**30)
     assert LoopedConfig(rope_theta=1e30).rope_theta == 1e30
 
 
 @pytest.mark.parametrize("step", [True, -1, 1.0, "1"])
-def test_the_step_of_an_exit_is_a_whole_number(step: Any) -> None:
+def test_the_step_of_an_exit_must_be_an_integer(step: Any) -> None:
     with pytest.raises(CheckpointError, match=r"early_exit_step=.*: must be a whole number"):
         LoopedConfig.from_dict({**OURO, "model_type": "ouro", "early_exit_step": step})

@@ -1,4 +1,4 @@
-"""Forward passes and `generate` on a simulated CUDA device read, copy and mix only what a table explains.
+"""Forward passes and `generate` on a simulated CUDA device: every host read, copy and device mix is in a table.
 
 The backward pass needs a real device: `test_host_reads.py` covers it on the meta device.
 """
@@ -14,20 +14,19 @@ import torch
 from torch import Tensor
 
 from tests.fake_cuda_support import FakeCuda, autocast_cuda
-from tests.unit.models.every_model_support import BUILD, FURTHER, inputs_of, step_of
-from tests.unit.models.routed.routed_support import IDS, ROUTERS
-from tests.unit.models.routed.routed_support import small as small_routed
+from tests.unit.models.every_model_support import BUILD, FURTHER, build_inputs, build_training_batch
+from tests.unit.models.routed.routed_support import IDS, ROUTERS, build_routed
 
 pytestmark = [
     pytest.mark.fake_cuda,
     pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="torch is built without CUDA"),
     pytest.mark.filterwarnings("ignore"),
 ]
-ROUTED = {f"routed {name}": lambda name=name: small_routed(**ROUTERS[name]).float() for name in ROUTERS}
+ROUTED = {f"routed {name}": lambda name=name: build_routed(**ROUTERS[name]).float() for name in ROUTERS}
 ALL = BUILD | FURTHER | ROUTED
 PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
-# Lines of the package -> why they read a number from the device, copy to it, or compute on two devices. A line of the
-# package may stand for transformers' code below it.
+# Lines of the package -> the reason for a read from the device, a copy to it, or an operation on two devices. A line
+# of the package may stand for the code of transformers that it calls.
 EXPLAINED: dict[str, str] = {
     (
         "halting/active_set.py pack: return ActiveSet(mask.flatten().nonzero().squeeze(1), (mask.shape[0], "
@@ -140,8 +139,8 @@ EXPLAINED: dict[str, str] = {
 
 
 @pytest.fixture(autouse=True)
-def answer_as_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let transformers look at masks, which it skips for fake tensors, and answer how much memory the device has."""
+def simulate_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make transformers read masks, which it skips for fake tensors, and report the memory of a device."""
     monkeypatch.setattr("transformers.utils.import_utils.is_fake_tensor", lambda _: False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30))
 
@@ -149,8 +148,8 @@ def answer_as_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_passes(name: str, mode: FakeCuda, dtype: torch.dtype) -> None:
     """Run a training step without its backward pass, evaluations with and without targets, and `generate`."""
     model = ALL[name]().to("cuda")
-    step = {"input_ids": IDS, "labels": IDS} if name in ROUTED else step_of(name)
-    inputs = {"input_ids": IDS} if name in ROUTED else inputs_of(name)
+    step = {"input_ids": IDS, "labels": IDS} if name in ROUTED else build_training_batch(name)
+    inputs = {"input_ids": IDS} if name in ROUTED else build_inputs(name)
     step, inputs = ({key: _to_cuda(value) for key, value in batch.items()} for batch in (step, inputs))
     mode.forget()
     model.set_step(1, 10)
@@ -182,16 +181,16 @@ def find_lines(name: str, dtype: torch.dtype) -> dict[str, str]:
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("name", ALL)
-def test_every_line_that_waits_is_explained(name: str, dtype: torch.dtype) -> None:
+def test_every_synchronising_line_is_in_the_table(name: str, dtype: torch.dtype) -> None:
     unexplained = {line: what for line, what in find_lines(name, dtype).items() if line not in EXPLAINED}
     assert not unexplained, "\n".join(f"{line}    {what}" for line, what in unexplained.items())
 
 
-def test_every_explanation_has_its_line() -> None:
+def test_every_entry_of_the_table_has_its_line() -> None:
     assert not EXPLAINED.keys() - {line for name in ALL for line in find_lines(name, torch.bfloat16)}
 
 
-def test_what_waits_is_seen_and_computed_as_on_the_cpu() -> None:
+def test_synchronising_operations_are_detected_and_computed() -> None:
     torch.manual_seed(0)
     layer, batch = torch.nn.Linear(3, 2), torch.randn(4, 3)
     expected = layer(batch).detach()
@@ -199,11 +198,11 @@ def test_what_waits_is_seen_and_computed_as_on_the_cpu() -> None:
         output = layer.to("cuda")(batch.to("cuda"))
         assert output.device.type == "cuda"
         total = float(output.sum())
-        chosen = output[output > 0]
+        positive = output[output > 0]
         mixed = output + expected
         scores = torch.tensor([1.0, 2.0], device="cuda")
         scores += 1
-        values = [output.cpu(), chosen.cpu(), mixed.cpu()]
+        values = [output.cpu(), positive.cpu(), mixed.cpu()]
         scores = scores.tolist()
         with autocast_cuda(torch.float16):
             assert layer(batch.to("cuda")).dtype == torch.float16

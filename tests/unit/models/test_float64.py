@@ -1,4 +1,4 @@
-"""No family has tensors in float64 on a device that refuses them, such as one of Apple: seen on the meta device."""
+"""Absence of float64 on devices without it, such as Apple's MPS, for every family: checked on the meta device."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from adadepth.training.profiling import Stopwatch
 from tests.host_reads_support import ACCELERATOR, Float64Uses, accelerator_autocast
 from tests.marks_support import quick_one_in
 from tests.mirrored_reads_support import MirroredReads
-from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
+from tests.unit.models.every_model_support import BUILD, FURTHER, build_training_batch
 
 ALL = BUILD | FURTHER
 
 
 class EveryUnit(Scorer):
-    """Scorer that has one class for all units."""
+    """Scorer with one class for all units."""
 
     classes = ("all",)
 
@@ -35,7 +35,7 @@ class EveryUnit(Scorer):
 
 
 class MirroredFloat64Uses(Float64Uses, MirroredReads):
-    """The same with the numbers of a mirror, for models whose host plans by the lengths of texts."""
+    """`Float64Uses` with the values of a mirror, for models that plan by text lengths on the host."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,18 +46,19 @@ def refuse_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", quick_one_in(14, ALL))
 def test_training_evaluation_and_statistics_have_no_float64(name: str) -> None:
     torch.manual_seed(0)
-    found = MirroredFloat64Uses() if name in ("ponder", "exits") else Float64Uses()
-    with accelerator_autocast(), found:
+    uses = MirroredFloat64Uses() if name in ("ponder", "exits") else Float64Uses()
+    with accelerator_autocast(), uses:
         model: Any = ALL[name]().to(ACCELERATOR)
         batch = {
-            key: value.to(ACCELERATOR) if isinstance(value, Tensor) else value for key, value in step_of(name).items()
+            key: value.to(ACCELERATOR) if isinstance(value, Tensor) else value
+            for key, value in build_training_batch(name).items()
         }
         evaluation = Evaluation(model, EveryUnit(), ACCELERATOR, wants_statistics=True)
         model.train().set_step(1, 10)
         model(**batch).loss.backward()
         model.eval()
         evaluation.update(batch, model(**batch))
-    assert not found.doubles, dict(found.doubles)
+    assert not uses.doubles, dict(uses.doubles)
 
 
 @pytest.mark.parametrize("name", ["act tagging", "supernet"])
@@ -68,28 +69,31 @@ def test_a_budget_has_no_float64(name: str) -> None:
         setattr(model.config, key, value)
     unit = BudgetUnit.milliseconds if name == "supernet" else BudgetUnit.updates
     budget = TrainingBudget(BudgetConfig(target=2, unit=unit), model, ACCELERATOR, lambda _: True)
-    batch = {key: value.to(ACCELERATOR) if isinstance(value, Tensor) else value for key, value in step_of(name).items()}
-    found = Float64Uses()
-    with accelerator_autocast(), found:
+    batch = {
+        key: value.to(ACCELERATOR) if isinstance(value, Tensor) else value
+        for key, value in build_training_batch(name).items()
+    }
+    uses = Float64Uses()
+    with accelerator_autocast(), uses:
         model.train().set_step(1, 10)
         outputs = model(**batch)
         parts = budget.loss_parts(outputs, {"budget": torch.tensor(3.0, device=ACCELERATOR)})
         (outputs.loss + sum(parts.values())).backward()
         budget.on_step_end(None, None, None)  # type: ignore[arg-type]
-    assert not found.doubles, dict(found.doubles)
+    assert not uses.doubles, dict(uses.doubles)
 
 
 def test_a_stopwatch_has_no_float64() -> None:
-    found, watch = Float64Uses(), Stopwatch(ACCELERATOR)
-    with found:
+    uses, watch = Float64Uses(), Stopwatch(ACCELERATOR)
+    with uses:
         list(watch.time([({"attention_mask": torch.ones(2, 3, device=ACCELERATOR)}, None)]))
         assert watch.tokens_per_second() > 0
-    assert not found.doubles, dict(found.doubles)
+    assert not uses.doubles, dict(uses.doubles)
 
 
-def test_float64_is_seen() -> None:
-    found = Float64Uses()
-    with found:
+def test_float64_is_detected() -> None:
+    uses = Float64Uses()
+    with uses:
         torch.zeros(2, device=ACCELERATOR).double()
         BudgetController(BudgetSchedule(2.0, 4.0, 4), device=ACCELERATOR)
-    assert found.doubles.total() == 2
+    assert uses.doubles.total() == 2

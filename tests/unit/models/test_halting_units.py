@@ -1,4 +1,4 @@
-"""A halting unit with weights and a memory of its own, the example of docs/plugins.md, in every family with one."""
+"""A halting unit with weights and memory, the example of docs/plugins.md, in every family that supports one."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ from tests.marks_support import quick_one_in
 from tests.models_support import MOVING, padded_batch, small_config
 from tests.parity.references_support import copy_weights, select_options
 from tests.plugins_support import example_extensions
-from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, WIDTH
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, WIDTH, build_early_exit
 from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
-from tests.unit.models.looped.looped_support import OURO
+from tests.unit.models.looped.looped_support import OURO, build_looped
 from tests.unit.models.looped.looped_support import WIDTH as LOOPED_WIDTH
-from tests.unit.models.looped.looped_support import small as small_looped
-from tests.unit.models.looped.plain_cache import EVERY_POLICY, by_calls, plain_by_calls, plain_generation
+from tests.unit.models.looped.plain_cache import (
+    EVERY_POLICY,
+    decode_in_calls,
+    decode_plainly_in_calls,
+    generate_plainly,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _install_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with example_extensions(tmp_path_factory.mktemp("package")), every_repack():
         yield
 
 
 def draw_unit(unit: Any, bias: float = -1.5, scale: float = 0.3) -> None:
-    """Give a unit weights with which the logits of states differ, and depend on the memory."""
+    """Draw weights of a unit with which logits differ between states and depend on the memory."""
     torch.manual_seed(7)
     with torch.no_grad():
         unit.weights.weight.normal_(std=scale)
@@ -48,8 +51,8 @@ def draw_unit(unit: Any, bias: float = -1.5, scale: float = 0.3) -> None:
         unit.bias.fill_(bias)
 
 
-def near(value: Tensor, expected: Tensor, name: str = "") -> None:
-    """Halting is float32 in models of any precision."""
+def check_close(value: Tensor, expected: Tensor, name: str = "") -> None:
+    """Compare values in float64; halting is float32 in models of any precision."""
     torch.testing.assert_close(value.double(), expected.double(), atol=1e-5, rtol=1e-4, msg=lambda text: name + text)
 
 
@@ -95,9 +98,9 @@ def test_act_equals_a_loop_over_tokens(execution: str, monkeypatch: pytest.Monke
     assert outputs.updates[real].tolist() == depths
     assert len(set(depths)) >= 3
     for name, part in expected.loss_parts.items():
-        near(outputs.loss_parts[name], part, name)
+        check_close(outputs.loss_parts[name], part, name)
     for name, weight in model.named_parameters():
-        near(weight.grad, weights[name].grad, name)
+        check_close(weight.grad, weights[name].grad, name)
     assert weights["albert.encoder.albert_layer.act.dense.slope"].grad.abs() > 0
 
 
@@ -118,40 +121,40 @@ def test_ragged_act_equals_dense(changes: dict[str, Any]) -> None:
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         runs.append([outputs.updates, outputs.last_hidden_state[real], *gradients])
     for dense, ragged in zip(*runs, strict=True):
-        near(dense, ragged)
+        check_close(dense, ragged)
     assert len(runs[0][0].unique()) >= 3
 
 
 @pytest.mark.parametrize("execution", ["dense", "ragged"])
-def test_exit_rules_of_act_read_its_logits(execution: str) -> None:
-    """The quantile of the model's own threshold, online, is the model's own exit: see `ActStepper`."""
+def test_exit_rules_of_act_read_the_logits_of_the_unit(execution: str) -> None:
+    """Compare the quantile of the model's threshold, online, with the model's exits: see `ActStepper`."""
     model, batch = act(AlbertActForTokenClassification, state_rule="graves", execution=execution), padded_batch()
     model.eval()
     with torch.no_grad():
-        own = model(**batch)
+        halted = model(**batch)
         ran = model(**batch, exit_rule="quantile:0.99")
         recorded = model(**batch, exit_rule="quantile:0.99", run_all_steps=True)
-    assert ran.updates.equal(own.updates)
+    assert ran.updates.equal(halted.updates)
     assert ran.exit_steps.equal(recorded.exit_steps)
-    assert len(own.updates.unique()) >= 4
+    assert len(halted.updates.unique()) >= 4
 
 
-def test_forced_depths_and_replayed_masses_come_before_the_unit() -> None:
+def test_forced_depths_and_replayed_masses_override_the_unit() -> None:
     model, batch = act(AlbertActModel, halting_scope="token").eval(), padded_batch()
     real = batch["attention_mask"].bool()
     with torch.no_grad():
-        own = model(**batch)
-        model.replay_halting(own.halting_probabilities.flip(0))
+        halted = model(**batch)
+        model.replay_halting(halted.halting_probabilities.flip(0))
         replayed = model(**batch).updates
         model.replay_halting(None)
         model.force_depth(3)
         assert model(**batch).updates[real].unique().tolist() == [3]
         model.force_depth(None)
-        assert model(**batch).updates.equal(own.updates)
-    assert not replayed.equal(own.updates)
+        assert model(**batch).updates.equal(halted.updates)
+    assert not replayed.equal(halted.updates)
 
 
-def test_the_unit_counts_in_the_compute_of_act() -> None:
+def test_macs_of_act_include_the_unit() -> None:
     batch = padded_batch()
 
     class Wide(HaltingUnit):
@@ -170,43 +173,45 @@ def test_the_unit_counts_in_the_compute_of_act() -> None:
     with torch.no_grad():
         trace = wide(**batch).trace
     counted, expected = wide.price(trace), linear.price(trace)
-    more = (32 * 5 + 5) - 32
-    assert counted.adaptive - expected.adaptive == more * trace.updates.sum()
-    assert counted.executed - expected.executed == more * trace.executed.steps * trace.updates.numel()
+    extra_macs = (32 * 5 + 5) - 32
+    assert counted.adaptive - expected.adaptive == extra_macs * trace.updates.sum()
+    assert counted.executed - expected.executed == extra_macs * trace.executed.steps * trace.updates.numel()
     for model in (linear, wide):
-        model.force_depth(3)  # the unit does not run
+        model.force_depth(3)  # the unit is not used
     assert wide.price(trace).adaptive == linear.price(trace).adaptive
 
 
 # ---- Looped models
 
 
-def looped(**fields: Any) -> Any:
-    model = small_looped(**{**OURO, "halting_unit": "movement", **fields}).double()
+def build_looped_with_unit(**fields: Any) -> Any:
+    model = build_looped(**{**OURO, "halting_unit": "movement", **fields}).double()
     draw_unit(model.model.gate, bias=-1.0)
     return model
 
 
 @pytest.mark.parametrize("policy", quick_one_in(3, EVERY_POLICY))
-def test_looped_tokens_exit_as_a_plain_loop_says(policy: str) -> None:
-    """In calls with a cache, in which exited tokens run no further loop, and in generation."""
-    model = looped()
-    logits, exits = by_calls(model, LOOPED_IDS[:1], policy, exit_rule="quantile:0.5")
-    expected, steps = plain_by_calls(model.config, model.state_dict(), LOOPED_IDS[0], policy, "quantile:0.5", None)
+def test_looped_exits_equal_a_plain_loop(policy: str) -> None:
+    """Compare calls with a cache, where exited tokens run no further loop, and generation."""
+    model = build_looped_with_unit()
+    logits, exits = decode_in_calls(model, LOOPED_IDS[:1], policy, exit_rule="quantile:0.5")
+    expected, steps = decode_plainly_in_calls(
+        model.config, model.state_dict(), LOOPED_IDS[0], policy, "quantile:0.5", None
+    )
     assert exits[0].tolist() == steps
     assert len(set(steps)) > 1
-    near(logits[0], expected)
-    found = model.generate(
+    check_close(logits[0], expected)
+    generated = model.generate(
         LOOPED_IDS[:1], max_new_tokens=5, do_sample=False, exit_rule="quantile:0.5", cache_policy=policy
     )
-    tokens, _ = plain_generation(
+    tokens, _ = generate_plainly(
         model.config, model.state_dict(), LOOPED_IDS[0].tolist(), 5, "quantile:0.5", policy
     )  # fmt: skip
-    assert found[0, LOOPED_IDS.shape[1] :].tolist() == tokens
+    assert generated[0, LOOPED_IDS.shape[1] :].tolist() == tokens
 
 
-def test_logits_of_all_loops_are_those_of_a_plain_loop_and_train_the_unit() -> None:
-    model = looped(objective="gate").train()
+def test_logits_of_all_loops_equal_a_plain_loop_and_train_the_unit() -> None:
+    model = build_looped_with_unit(objective="gate").train()
     mask = torch.ones_like(LOOPED_IDS)
     mask[1, 6:] = 0
     labels = torch.where(mask.bool(), LOOPED_IDS, -100)
@@ -215,13 +220,13 @@ def test_logits_of_all_loops_are_those_of_a_plain_loop_and_train_the_unit() -> N
     for row, column in [(0, 0), (1, 4), (2, 8)]:
         trail = [states[row, column] for states in output.hidden_states[1:]]
         expected = [compute_halting_logit(weights, "model.gate.", trail[: n + 1]) for n in range(4)]
-        near(output.halting_logits[row, column], torch.stack(expected))
+        check_close(output.halting_logits[row, column], torch.stack(expected))
     output.loss.backward()
     assert all(weight.grad.any() for weight in model.model.gate.parameters())
 
 
 def test_drafts_exit_by_the_unit_and_change_no_token() -> None:
-    model = looped()
+    model = build_looped_with_unit()
     options = {"max_new_tokens": 6, "do_sample": False}
     expected = model.generate(LOOPED_IDS[:1], **options)
     drafted = model.generate(
@@ -230,23 +235,23 @@ def test_drafts_exit_by_the_unit_and_change_no_token() -> None:
     assert drafted.tolist() == expected.tolist()
 
 
-def test_what_a_looped_model_cannot_do_with_a_unit_is_one_line(tmp_path: Path) -> None:
-    model = looped().float()
+def test_unsupported_uses_of_a_looped_model_are_refused_in_one_line(tmp_path: Path) -> None:
+    model = build_looped_with_unit().float()
     with pytest.raises(ConfigError, match=r"^halting_unit=movement: decode_texts supports only linear, as tokens"):
         adadepth.decode_texts(model, [[3, 4]], exit_rule="quantile:0.5")
     with pytest.raises(ConfigError, match=r"^halting_unit='?movement.*ouro"):
         model.save_pretrained(tmp_path, layout="ouro")
     with pytest.raises(ConfigError, match=r"^halting_unit=movement: only used with gate=true$"):
-        small_looped(halting_unit="movement")
+        build_looped(halting_unit="movement")
     assert model.reading_work("halting", torch.tensor([1])) == LOOPED_WIDTH
 
 
 # ---- Early exit
 
 
-def early_exit(head: str, **fields: Any) -> Any:
-    model_class, more, _ = HEADS[head]
-    model = small_early_exit(model_class, exit_gate=True, halting_unit="movement", **{**more, **fields})
+def build_early_exit_with_unit(head: str, **fields: Any) -> Any:
+    model_class, extra_fields, _ = HEADS[head]
+    model = build_early_exit(model_class, exit_gate=True, halting_unit="movement", **{**extra_fields, **fields})
     draw_unit(model.gate, bias=0.0, scale=0.1)
     return model
 
@@ -267,8 +272,8 @@ def compute_gates(model: Any, head: str) -> Tensor:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_units_of_early_exit_exit_as_a_plain_loop_says(head: str) -> None:
-    model = early_exit(head)
+def test_exits_of_early_exit_equal_a_plain_loop(head: str) -> None:
+    model = build_early_exit_with_unit(head)
     gates = compute_gates(model, head)
     middle = gates[:, 1].median().detach() + 1e-3  # beside the logit of the unit in the middle
     model.gate.bias.data -= middle
@@ -276,15 +281,15 @@ def test_units_of_early_exit_exit_as_a_plain_loop_says(head: str) -> None:
     table[:, -1] = True
     output = model(PADDED, attention_mask=MASK, run_all_steps=True)
     real = MASK.bool() if head == "words" else ...
-    near(output.halting_logits[real].flatten(0, -2), gates - middle)
+    check_close(output.halting_logits[real].flatten(0, -2), gates - middle)
     exits = model(PADDED, attention_mask=MASK, exit_rule="correct:0.5").exit_steps[real].flatten()
     assert exits.tolist() == (table.long().argmax(dim=1) + 1).tolist()
     assert len(exits.unique()) > 1
 
 
 @pytest.mark.parametrize("policy", ["all", "deferred", "frozen"])
-def test_cached_tokens_of_early_exit_remember_their_own_exits(policy: str) -> None:
-    model = early_exit("words")
+def test_cached_tokens_of_early_exit_keep_their_exits(policy: str) -> None:
+    model = build_early_exit_with_unit("words")
     model.gate.bias.data -= compute_gates(model, "words")[:, 1].median().detach()
     options = {"use_cache": True, "cache_policy": policy, "exit_rule": "correct:0.5"}
     whole = model(IDS, **options)
@@ -292,27 +297,29 @@ def test_cached_tokens_of_early_exit_remember_their_own_exits(policy: str) -> No
     rest = model(IDS[:, 4:], past_key_values=first.past_key_values, exit_rule="correct:0.5")
     assert torch.equal(torch.cat([first.exit_steps, rest.exit_steps], 1), whole.exit_steps)
     assert len(whole.exit_steps.unique()) > 1
-    near(torch.cat([first.logits, rest.logits], 1), whole.logits)
+    check_close(torch.cat([first.logits, rest.logits], 1), whole.logits)
     tokens = model.generate(IDS[:1], max_new_tokens=6, do_sample=False, cache_policy=policy, exit_rule="correct:0.5")
     assert tokens.shape[1] > IDS.shape[1]
 
 
-def test_a_unit_of_early_exit_learns_from_its_memory_and_changes_no_prediction() -> None:
-    model = early_exit("words").train()
+def test_a_unit_of_early_exit_is_trained_and_changes_no_prediction() -> None:
+    model = build_early_exit_with_unit("words").train()
     labels = torch.where(MASK.bool(), IDS, -100)
     model(PADDED, attention_mask=MASK, labels=labels).loss_parts["gate"].backward()
     touched = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert touched == {"gate.bias", "gate.slope", "gate.weights.weight"}
     assert model.reading_work("correctness", torch.tensor([1])) == WIDTH
     with pytest.raises(ConfigError, match=r"^halting_unit=movement: only used with exit_gate=true$"):
-        small_early_exit(halting_unit="movement")
+        build_early_exit(halting_unit="movement")
 
 
 # ---- Weights, configurations and files
 
 
-@pytest.mark.parametrize("build", [looped, lambda: early_exit("texts")], ids=["looped", "early_exit"])
-def test_other_families_save_and_load_it(build: Callable[[], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "build", [build_looped_with_unit, lambda: build_early_exit_with_unit("texts")], ids=["looped", "early_exit"]
+)
+def test_other_families_save_and_load_a_unit(build: Callable[[], Any], tmp_path: Path) -> None:
     model = build().float()
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path)
@@ -322,7 +329,7 @@ def test_other_families_save_and_load_it(build: Callable[[], Any], tmp_path: Pat
     new = type(model)(type(model.config).from_pretrained(tmp_path, halting_unit="movement:0.25"))
     unit = new.get_submodule("model.gate" if hasattr(new, "lm_head") else "gate")
     assert (unit.slope.item(), unit.bias.item()) == (0.25, 0.0)
-    assert unit.weights.weight.abs().max() > 0.1, "torch's own draw, not initializer_range=0.02"
+    assert unit.weights.weight.abs().max() > 0.1, "torch's initial weights, not initializer_range=0.02"
 
 
 @pytest.mark.parametrize(("command", "key"), [("loop_tiny", "gate"), ("exit_tiny", "exit_gate")])
@@ -332,7 +339,7 @@ def test_a_configuration_with_a_unit_needs_a_gate(command: str, key: str) -> Non
         configured(command, "model.halting_unit=movement", f"model.{key}=false")
 
 
-def test_a_linear_unit_has_the_names_and_draws_it_always_had() -> None:
+def test_a_linear_unit_keeps_its_names_and_initial_weights() -> None:
     names = [name for name, _ in act(AlbertActModel, "linear").named_parameters() if ".act." in name]
     assert names == ["encoder.albert_layer.act.dense.weight", "encoder.albert_layer.act.dense.bias"]
     unit = build_halting_unit("linear", 4, -2.0)
@@ -352,8 +359,8 @@ def test_a_model_with_a_unit_is_saved_and_loaded(tmp_path: Path, dtype: torch.dt
     assert probabilities.dtype == torch.float32
 
 
-def test_a_new_unit_has_the_weights_of_its_init(tmp_path: Path) -> None:
-    """`_init_weights` would draw its linear layer anew, and leave its parameters of the meta device unset."""
+def test_a_new_unit_has_the_weights_of_its_constructor(tmp_path: Path) -> None:
+    """Check that `_init_weights` neither redraws its linear layer nor leaves meta parameters uninitialised."""
     act(AlbertActModel, "linear").float().save_pretrained(tmp_path)
     config = small_config(**MOVING, halting_unit="movement:0.25", halt_bias_init=-2.0)
     with pytest.raises(CheckpointError, match=r"act\.dense\.slope"):
@@ -368,10 +375,10 @@ def test_a_new_unit_has_the_weights_of_its_init(tmp_path: Path) -> None:
     for unit in units_of:
         assert (unit.slope.item(), unit.bias.item()) == (0.25, -2.0)
         largest = unit.weights.weight.abs().max().item()
-        assert 0.1 < largest <= 32**-0.5, "torch's own draw, not initializer_range=0.3"
+        assert 0.1 < largest <= 32**-0.5, "torch's initial weights, not initializer_range=0.3"
 
 
-def test_a_unit_that_is_not_installed_is_one_line(tmp_path: Path) -> None:
+def test_a_unit_that_is_not_installed_is_refused_in_one_line(tmp_path: Path) -> None:
     act(AlbertActModel).save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(file.read_text().replace("movement", "motion"))
@@ -386,7 +393,7 @@ def test_a_unit_that_is_not_installed_is_one_line(tmp_path: Path) -> None:
     ("movement:x", "halting unit 'movement:x': a parameter has the wrong type, the form is movement:<slope>"),
     ("linear:1", "halting unit 'linear:1': too many parameters, the form is linear"),
 ])  # fmt: skip
-def test_a_wrong_unit_of_a_configuration_is_one_line(unit: str, message: str) -> None:
+def test_a_wrong_unit_of_a_configuration_is_refused_in_one_line(unit: str, message: str) -> None:
     assert configured("act_tiny", "model.halting_unit=movement:2").model.halting_unit == "movement:2"  # type: ignore[attr-defined]
     with pytest.raises(ConfigError) as raised:
         configured("act_tiny", f"model.halting_unit={unit}")
@@ -434,7 +441,7 @@ class Linear(HaltingUnit):
     (HaltingProjection, "halting unit 'linear': a halting unit of that name already exists"),
     (torch.nn.Linear, "halting unit '': must be a class that extends adadepth.HaltingUnit"),
 ])  # fmt: skip
-def test_a_broken_unit_is_one_line(unit: Any, message: str) -> None:
+def test_a_broken_unit_is_refused_in_one_line(unit: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         adadepth.register_halting_unit(unit)
     assert str(raised.value) == message
@@ -444,11 +451,11 @@ def test_a_broken_unit_is_one_line(unit: Any, message: str) -> None:
     ((2, 3, 1), (2, 3), "returned logits of shape (2, 3, 1), not (2, 3)"),
     ((2, 3), (3,), "returned a memory of shape (3,), whose first dimensions are not (2, 3)"),
 ])  # fmt: skip
-def test_wrong_shapes_are_one_line(logits: Any, memory: Any, message: str) -> None:
+def test_wrong_shapes_are_refused_in_one_line(logits: Any, memory: Any, message: str) -> None:
     class Wrong(HaltingUnit):
         name = "wrong"
 
-        def forward(self, states: Tensor, given: UnitMemory, step: int) -> tuple[Tensor, UnitMemory]:
+        def forward(self, states: Tensor, memory_before: UnitMemory, step: int) -> tuple[Tensor, UnitMemory]:
             return torch.zeros(logits), (torch.zeros(memory),)
 
     with pytest.raises(ConfigError) as raised:

@@ -1,4 +1,4 @@
-"""A training step on an accelerator waits for what a table says, no more; it is one graph for all lengths."""
+"""Host reads of a training step on an accelerator: exactly those of a table; it is one graph for all lengths."""
 
 from __future__ import annotations
 
@@ -11,32 +11,42 @@ from torch import Tensor
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
 from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch
-from tests.unit.models.every_model_support import BUILD, FURTHER, NO_GRAPH, READS, small_routed, step_of
+from tests.unit.models.every_model_support import (
+    BUILD,
+    FURTHER,
+    NO_GRAPH,
+    READS,
+    build_float32_routed,
+    build_training_batch,
+)
 
 ALL = BUILD | FURTHER
-SILENT = {"act pretraining": {"predictions.bias"}}  # a move to this device unties it from the decoder's
+SILENT = {"act pretraining": {"predictions.bias"}}  # moving to this device breaks the tie with the decoder
 
 
 @pytest.mark.parametrize("name", quick_one_in(7, ALL))
-def test_a_training_step_reads_what_the_table_says_and_reaches_every_weight(name: str) -> None:
+def test_training_reads_equal_the_table_and_every_weight_has_a_gradient(name: str) -> None:
     torch.manual_seed(0)
     model = ALL[name]().train().to(ACCELERATOR)
-    batch = {key: value.to(ACCELERATOR) if isinstance(value, Tensor) else value for key, value in step_of(name).items()}
-    found = HostReads()
-    with accelerator_autocast(), found:
+    batch = {
+        key: value.to(ACCELERATOR) if isinstance(value, Tensor) else value
+        for key, value in build_training_batch(name).items()
+    }
+    reads = HostReads()
+    with accelerator_autocast(), reads:
         model.set_step(1, 10)
         model(**batch).loss.backward()
-    assert sum(found.reads.values()) == READS.get(name, 0), dict(found.reads)
-    assert not found.moves, dict(found.moves)
+    assert sum(reads.reads.values()) == READS.get(name, 0), dict(reads.reads)
+    assert not reads.moves, dict(reads.moves)
     silent = {key for key, weight in model.named_parameters() if weight.requires_grad and weight.grad is None}
-    is_drawn = name in ("sampled supernet", "early exit dropout")  # what was not drawn learns nothing
+    is_drawn = name in ("sampled supernet", "early exit dropout")  # weights that were not sampled have no gradient
     assert silent == SILENT.get(name, set()) or is_drawn
 
 
 @pytest.mark.parametrize("name", quick_one_in(3, ["routed recursions", "routed depths", "routed layers"]))
-def test_routed_training_reads_as_much_with_any_number_of_layers(name: str) -> None:
-    """The lengths of padded rows are one read more."""
-    batch = {**step_of(name), "attention_mask": padded_batch()["attention_mask"]}
+def test_routed_training_reads_are_independent_of_layers(name: str) -> None:
+    """Allow one read more for the lengths of padded rows."""
+    batch = {**build_training_batch(name), "attention_mask": padded_batch()["attention_mask"]}
     del batch["documents"]
     reads = {count_reads(build_routed(name, layers), batch) for layers in (2, 6)}
     assert reads == {READS[name] + (name != "routed depths")}
@@ -44,29 +54,29 @@ def test_routed_training_reads_as_much_with_any_number_of_layers(name: str) -> N
 
 
 def build_routed(name: str, layers: int) -> Any:
-    """A routed language model in which as many layers have a router."""
+    """Build a routed language model with a router in this many layers."""
     fields: dict[str, Any] = {
         "routed recursions": {"recursions": layers, "num_hidden_layers": layers, "sharing": "none"},
         "routed depths": {"recursions": layers, "num_hidden_layers": layers, "sharing": "none", "router": "token"},
         "routed layers": {"capacities": [0.4], "num_hidden_layers": layers, "routed_layers": [*range(1, layers + 1)]},
     }
-    return small_routed(**fields[name]).train()
+    return build_float32_routed(**fields[name]).train()
 
 
 def count_reads(model: Any, batch: dict[str, Any]) -> int:
     """Return how often a training step waits for the device."""
     model.to(ACCELERATOR)
-    found = HostReads()
-    with accelerator_autocast(), found:
+    reads = HostReads()
+    with accelerator_autocast(), reads:
         model.set_step(1, 10)
         model(**{key: value.to(ACCELERATOR, non_blocking=True) for key, value in batch.items()}).loss.backward()
-    assert not found.moves, dict(found.moves)
-    return found.reads.total()
+    assert not reads.moves, dict(reads.moves)
+    return reads.reads.total()
 
 
-def test_a_read_is_seen() -> None:
-    found, values = HostReads(), torch.zeros(3, device=ACCELERATOR)
-    with found:
+def test_a_read_is_detected() -> None:
+    reads, values = HostReads(), torch.zeros(3, device=ACCELERATOR)
+    with reads:
         float(values.sum())
         values[values > 0].sum()
         values.cpu()
@@ -74,19 +84,19 @@ def test_a_read_is_seen() -> None:
         values + torch.zeros(3).to(ACCELERATOR, non_blocking=True)
         values + torch.tensor([1.0, 2.0, 3.0], device=ACCELERATOR) + torch.as_tensor(1.0, device=ACCELERATOR)
         values + values.new_tensor([1.0, 2.0, 3.0]) + torch.as_tensor(values) + torch.tensor(1.0)
-    assert (sum(found.reads.values()), sum(found.moves.values())) == (3, 4)
+    assert (sum(reads.reads.values()), sum(reads.moves.values())) == (3, 4)
 
 
-def batches_of_ten_lengths(name: str) -> list[dict[str, Any]]:
-    """Of two rows: a length as large as their number is a case apart. Puzzles and rows of numbers have one length."""
-    whole = step_of(name)
+def build_batches(name: str) -> list[dict[str, Any]]:
+    """Build batches of two rows and ten lengths; puzzles and rows of numbers have one length."""
+    whole = build_training_batch(name)
     if name in ("recurrent", "puzzles"):
         return [whole]
     longest = whole["input_ids"].shape[-1]
 
     def cut(value: Tensor, length: int) -> Tensor:
         part = value[:2, ..., :length] if value.shape[-1] == longest else value[:2]
-        return part.clone(memory_format=torch.contiguous_format)  # views of larger tensors are cases apart, too
+        return part.clone(memory_format=torch.contiguous_format)  # views of larger tensors would be compiled separately
 
     return [{key: cut(value, length) for key, value in whole.items()} for length in range(longest, longest - 10, -1)]
 
@@ -98,14 +108,14 @@ def test_a_training_step_is_one_graph_for_all_lengths(name: str) -> None:
     torch.manual_seed(0)
     model, graphs = ALL[name]().train(), 0
 
-    def counted(graph: Any, _: Any) -> Any:
+    def count_graph(graph: Any, _: Any) -> Any:
         nonlocal graphs
         graphs += 1
         return graph.forward
 
     model.set_step(1, 10)
-    step = torch.compile(lambda batch: model(**batch).loss, fullgraph=True, dynamic=True, backend=counted)
-    for batch in batches_of_ten_lengths(name):
+    step = torch.compile(lambda batch: model(**batch).loss, fullgraph=True, dynamic=True, backend=count_graph)
+    for batch in build_batches(name):
         step(batch).backward()
         model.zero_grad()
     assert graphs == 1

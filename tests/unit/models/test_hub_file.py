@@ -1,4 +1,4 @@
-"""A saved model says which package it needs, runs nothing where that is imported, and holds no code of a model."""
+"""The code file of a saved model: it names the required package, and contains and runs no model code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 LOAD = "from transformers import AutoModelForSequenceClassification as M; m = M.from_pretrained({place!r}{options})"
-# A model costs no command line, whose parser takes a tenth of a second to import, and no further library.
+# Loading a model imports neither the command line, whose parser takes 0.1 s, nor further libraries.
 NOT_FOR_A_MODEL = {"hydra", "omegaconf", "antlr4", "sklearn", "pandas", "peft", "pytorch_optimizer", "rich", "wandb",
                    "evaluate", "datasets", "typst", "seqeval"}  # fmt: skip
 HIDE = """
@@ -48,13 +48,13 @@ def run(code: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_without_the_package_there_is_a_line_that_names_it(folder: Path, tmp_path: Path) -> None:
-    place = str(folder)
-    code = f"{HIDE}\ntry:\n    {LOAD.format(place=place, options='')}\nexcept ValueError as error:\n    print(error)\n"
-    found = run(code + LOAD.format(place=place, options=", trust_remote_code=True"), tmp_path)
-    assert "trust_remote_code=True" in found.stdout
-    told = "this model needs the package adadepth; install it from a clone or a wheel, then `import adadepth`"
-    assert found.stderr.strip().splitlines()[-1] == f"ImportError: {told}"
+def test_without_the_package_the_error_names_it(folder: Path, tmp_path: Path) -> None:
+    path = str(folder)
+    code = f"{HIDE}\ntry:\n    {LOAD.format(place=path, options='')}\nexcept ValueError as error:\n    print(error)\n"
+    process = run(code + LOAD.format(place=path, options=", trust_remote_code=True"), tmp_path)
+    assert "trust_remote_code=True" in process.stdout
+    message = "this model needs the package adadepth; install it from a clone or a wheel, then `import adadepth`"
+    assert process.stderr.strip().splitlines()[-1] == f"ImportError: {message}"
 
 
 @pytest.mark.slow
@@ -74,23 +74,23 @@ found = transformers.pipeline("text-classification", {str(folder)!r})
 assert found("a cat")[0]["label"]
 print(type(found.model).__module__, type(transformers.AutoConfig.for_model("albert_act")).__name__)
 """
-    found = run(code, tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.split()[-2:] == [PonderAlbertForSequenceClassification.__module__, "AlbertActConfig"]
+    process = run(code, tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split()[-2:] == [PonderAlbertForSequenceClassification.__module__, "AlbertActConfig"]
 
 
 @pytest.mark.slow
 def test_trusted_code_imports_the_package_and_is_not_copied(folder: Path, tmp_path: Path) -> None:
     code = LOAD.format(place=str(folder), options=", trust_remote_code=True")
-    found = run(f"{code}; print(type(m).__module__); m.save_pretrained({str(tmp_path / 'again')!r})", tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.split() == [PonderAlbertForSequenceClassification.__module__]
+    process = run(f"{code}; print(type(m).__module__); m.save_pretrained({str(tmp_path / 'again')!r})", tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == [PonderAlbertForSequenceClassification.__module__]
     assert {path.name for path in (tmp_path / "again").iterdir()} == {
         "config.json", "model.safetensors", "modeling_adadepth.py",
     }  # fmt: skip
 
 
-def test_nothing_in_a_folder_is_asked_for_or_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_folder_asks_for_and_runs_no_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "modeling_adadepth.py").write_text("raise SystemExit('code of a folder has run')\n", encoding="utf-8")
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run code"))
     AutoModelForSequenceClassification.from_pretrained(folder)
@@ -103,16 +103,16 @@ def test_nothing_in_a_folder_is_asked_for_or_run(folder: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, each in families().items() if each.config().__module__.startswith("adadepth")]
+    "name", [name for name, descriptor in families().items() if descriptor.config().__module__.startswith("adadepth")]
 )
-def test_every_family_s_classes_can_be_found(name: str, tmp_path: Path) -> None:
+def test_the_auto_classes_of_every_family_exist(name: str, tmp_path: Path) -> None:
     import adadepth
 
-    about = families()[name]
-    config_class = getattr(adadepth, about.config().__name__)
-    assert config_class is about.config()
+    descriptor = families()[name]
+    config_class = getattr(adadepth, descriptor.config().__name__)
+    assert config_class is descriptor.config()
     config_class().save_pretrained(tmp_path)
-    said = json.loads((tmp_path / "config.json").read_text())["auto_map"]
-    assert set(said) == {"AutoConfig", *about.auto_classes()}
-    assert all(hasattr(adadepth, place.removeprefix("modeling_adadepth.")) for place in said.values())
+    auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert set(auto_map) == {"AutoConfig", *descriptor.auto_classes()}
+    assert all(hasattr(adadepth, reference.removeprefix("modeling_adadepth.")) for reference in auto_map.values())
     assert type(AutoConfig.from_pretrained(tmp_path)) is config_class

@@ -1,4 +1,4 @@
-"""`from_pretrained` in Python refuses what the command line refuses, in the same words, for every class of a family."""
+"""Errors of `from_pretrained` in Python, equal to those of the command line, for every class of a family."""
 
 from __future__ import annotations
 
@@ -35,38 +35,38 @@ from adadepth.models.registry import families, family
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_ponder
 from tests.unit.models.every_model_support import BUILD
-from tests.unit.models.looped.looped_support import small as small_looped
-from tests.unit.models.par_xl_support import small_network
+from tests.unit.models.looped.looped_support import build_looped
+from tests.unit.models.par_xl_support import build_network
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 ENCODERS: dict[str, Callable[[], Any]] = {
     "act encoder": lambda: AlbertActModel(small_config()),
     "albert encoder": lambda: PlainAlbertModel(AlbertConfig(**SMALL)),
     "ponder encoder": lambda: PonderAlbertModel(small_ponder().config),
-    "looped encoder": lambda: small_looped(adadepth.LoopedModel),
-    "looped language": small_looped,
-    "par_xl encoder": lambda: ParXLModel(small_network().config),
+    "looped encoder": lambda: build_looped(adadepth.LoopedModel),
+    "looped language": build_looped,
+    "par_xl encoder": lambda: ParXLModel(build_network().config),
 }
 MODELS = BUILD | ENCODERS
 
 
 @pytest.fixture(scope="module", params=quick_one_in(4, MODELS))
-def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """The class of a model, and its folder."""
+def saved_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """Return the class of a model and its folder."""
     model, folder = MODELS[request.param](), tmp_path_factory.mktemp("written") / "model"
     model.save_pretrained(folder, **({"save_base": True} if request.param == "mixture" else {}))
     return type(model), folder
 
 
 @pytest.fixture
-def saved(written: tuple[Any, Path], tmp_path: Path) -> tuple[Any, Path]:
-    """The class of a model, and a folder that a test may change."""
-    model_class, folder = written
+def model_copy(saved_once: tuple[Any, Path], tmp_path: Path) -> tuple[Any, Path]:
+    """Return the class of a model and a folder that a test may change."""
+    model_class, folder = saved_once
     return model_class, shutil.copytree(folder, tmp_path / "model")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "model"
     torch.manual_seed(0)
     AlbertActForSequenceClassification(small_config()).save_pretrained(folder)
@@ -74,8 +74,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(whole: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(whole, tmp_path / "model")
+def folder(intact_folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(intact_folder, tmp_path / "model")
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
@@ -88,8 +88,8 @@ def configure(folder: Path, **fields: Any) -> None:
     (folder / CONFIG).write_text(json.dumps(config | fields))
 
 
-def refusal(call: Callable[[], Any]) -> str:
-    """The one line of an error."""
+def catch_error_line(call: Callable[[], Any]) -> str:
+    """Return the one line of an error."""
     with pytest.raises((CheckpointError, ConfigError)) as raised:
         call()
     assert "\n" not in str(raised.value)
@@ -102,19 +102,21 @@ def refusal(call: Callable[[], Any]) -> str:
 def test_every_class_is_strict() -> None:
     importers = [
         importer
-        for about in families().values()
-        for importer in (*about.heads.values(), *about.auto.values(), about.encoder)
+        for descriptor in families().values()
+        for importer in (*descriptor.heads.values(), *descriptor.auto.values(), descriptor.encoder)
         if importer is not None
     ]
     classes = dict.fromkeys(importer() for importer in importers)
     lenient = [
-        each for each in classes if each.__module__.startswith("adadepth.") and not issubclass(each, StrictLoading)
+        model_class
+        for model_class in classes
+        if model_class.__module__.startswith("adadepth.") and not issubclass(model_class, StrictLoading)
     ]
     assert not lenient
 
 
-def test_a_whole_folder_is_loaded_and_its_report_is_handed_on(saved: tuple[Any, Path]) -> None:
-    model_class, folder = saved
+def test_an_intact_folder_is_loaded_with_its_report(model_copy: tuple[Any, Path]) -> None:
+    model_class, folder = model_copy
     model, report = model_class.from_pretrained(folder, output_loading_info=True)
     assert isinstance(model, model_class)
     assert not report["missing_keys"]
@@ -122,47 +124,47 @@ def test_a_whole_folder_is_loaded_and_its_report_is_handed_on(saved: tuple[Any, 
     assert all(torch.equal(weight, stored[name]) for name, weight in model.state_dict().items() if name in stored)
 
 
-def test_a_weight_that_is_missing_is_refused(saved: tuple[Any, Path]) -> None:
-    model_class, folder = saved
+def test_a_missing_weight_is_refused(model_copy: tuple[Any, Path]) -> None:
+    model_class, folder = model_copy
     name = min(load_file(folder / WEIGHTS), key=len)
     rewrite(folder, lambda weights: {key: weight for key, weight in weights.items() if key != name})
-    line = refusal(lambda: model_class.from_pretrained(folder))
+    line = catch_error_line(lambda: model_class.from_pretrained(folder))
     assert line.startswith(f"{folder}: its weights {name!r} ")
     assert line.partition(" missing")[1]
 
 
-def test_a_weight_that_nobody_reads_is_refused(saved: tuple[Any, Path]) -> None:
-    model_class, folder = saved
+def test_an_unexpected_weight_is_refused(model_copy: tuple[Any, Path]) -> None:
+    model_class, folder = model_copy
     rewrite(folder, lambda weights: weights | {"lora_A.weight": torch.ones(1)})
-    if model_class.config_class.__module__.startswith("transformers."):  # anybody's checkpoints may have more
+    if model_class.config_class.__module__.startswith("transformers."):  # others may have more weights
         assert isinstance(model_class.from_pretrained(folder), model_class)
         return
     expected = f"{folder}: it contains the weights 'lora_A.weight', which its model does not have"
-    assert refusal(lambda: model_class.from_pretrained(folder)) == expected
+    assert catch_error_line(lambda: model_class.from_pretrained(folder)) == expected
 
 
-def test_another_type_of_model_is_refused_by_both_names(saved: tuple[Any, Path]) -> None:
-    model_class, folder = saved
+def test_another_model_type_is_refused_with_both_names(model_copy: tuple[Any, Path]) -> None:
+    model_class, folder = model_copy
     configure(folder, model_type="dinov2")
-    line = refusal(lambda: model_class.from_pretrained(folder))
+    line = catch_error_line(lambda: model_class.from_pretrained(folder))
     assert "dinov2" in line
     if not model_class.config_class.__module__.startswith("transformers."):
         assert model_class.config_class.model_type in line
-        assert "dinov2" in refusal(lambda: model_class.config_class.from_pretrained(folder))
+        assert "dinov2" in catch_error_line(lambda: model_class.config_class.from_pretrained(folder))
 
 
-# ---- what a checkpoint may be
+# ---- accepted and refused checkpoints
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "base_model.model."])
-def test_names_of_what_wraps_a_model_are_told(prefix: str, folder: Path) -> None:
+def test_prefixes_of_wrapped_models_are_named(prefix: str, folder: Path) -> None:
     rewrite(folder, lambda weights: {prefix + name: weight for name, weight in weights.items()})
-    line = refusal(lambda: AlbertActForSequenceClassification.from_pretrained(folder))
+    line = catch_error_line(lambda: AlbertActForSequenceClassification.from_pretrained(folder))
     assert f"its names begin with {prefix!r}" in line
 
 
 @pytest.mark.parametrize("damage", ["missing", "unread", "shape", "int8"])
-def test_python_and_the_command_line_say_the_same(damage: str, folder: Path) -> None:
+def test_python_and_the_command_line_give_the_same_error(damage: str, folder: Path) -> None:
     name = "classifier.weight"
     changes: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] = {
         "missing": lambda weights: {key: weight for key, weight in weights.items() if key != name},
@@ -173,22 +175,27 @@ def test_python_and_the_command_line_say_the_same(damage: str, folder: Path) -> 
     model_class = AlbertActForSequenceClassification
     config = model_class.config_class.from_pretrained(folder)
     rewrite(folder, changes[damage])
-    line = refusal(lambda: model_class.from_pretrained(folder))
+    line = catch_error_line(lambda: model_class.from_pretrained(folder))
     line = line.partition("; ignore_mismatched_sizes")[0]
     assert line.startswith(f"{folder}: ")
-    assert refusal(lambda: load_with_weights("checkpoint", str(folder), model_class, config)) == f"checkpoint={line}"
+    assert (
+        catch_error_line(lambda: load_with_weights("checkpoint", str(folder), model_class, config))
+        == f"checkpoint={line}"
+    )
     settings: Any = family("albert_act").settings(name="albert_act")
-    assert refusal(lambda: load_model(str(folder), model_class, settings, [])).startswith(f"checkpoint={folder}: ")
+    assert catch_error_line(lambda: load_model(str(folder), model_class, settings, [])).startswith(
+        f"checkpoint={folder}: "
+    )
 
 
-def test_scales_of_fp8_weights_are_not_dropped(folder: Path) -> None:
+def test_scales_of_fp8_weights_are_refused(folder: Path) -> None:
     name = "albert.encoder.albert_layer.ffn.weight"
     scale = f"{name}_scale_inv"
     rewrite(folder, lambda all_: all_ | {name: all_[name].to(torch.float8_e4m3fn), scale: torch.ones(1)})
-    assert f"{scale!r}" in refusal(lambda: AlbertActForSequenceClassification.from_pretrained(folder))
+    assert f"{scale!r}" in catch_error_line(lambda: AlbertActForSequenceClassification.from_pretrained(folder))
 
 
-def test_a_state_dict_is_checked_as_well(folder: Path) -> None:
+def test_a_state_dict_is_checked(folder: Path) -> None:
     weights, config = load_file(folder / WEIGHTS), small_config()
     model_class = AlbertActForSequenceClassification
     assert torch.equal(
@@ -196,46 +203,46 @@ def test_a_state_dict_is_checked_as_well(folder: Path) -> None:
         weights["classifier.weight"],
     )
     del weights["classifier.weight"]
-    line = refusal(lambda: model_class.from_pretrained(None, config=config, state_dict=weights))
+    line = catch_error_line(lambda: model_class.from_pretrained(None, config=config, state_dict=weights))
     assert line == "state_dict: its weights 'classifier.weight' are missing"
 
 
-def test_a_subfolder_is_read_and_checked(folder: Path) -> None:
+def test_a_subfolder_is_loaded_and_checked(folder: Path) -> None:
     model_class = AlbertActForSequenceClassification
     model = model_class.from_pretrained(folder.parent, subfolder="model")
     assert torch.equal(model.classifier.weight, load_file(folder / WEIGHTS)["classifier.weight"])
     rewrite(folder, lambda weights: weights | {"further": torch.ones(1)})
-    assert "'further'" in refusal(lambda: model_class.from_pretrained(folder.parent, subfolder="model"))
+    assert "'further'" in catch_error_line(lambda: model_class.from_pretrained(folder.parent, subfolder="model"))
 
 
-def test_a_folder_that_lacks_a_part_is_refused(folder: Path) -> None:
+def test_a_folder_with_a_missing_shard_is_refused(folder: Path) -> None:
     model = AlbertActForSequenceClassification.from_pretrained(folder)
     model.save_pretrained(folder.parent / "parts", max_shard_size="20KB")
-    first, *others = sorted((folder.parent / "parts").glob("model-*.safetensors"))
-    assert others
+    first, *shards = sorted((folder.parent / "parts").glob("model-*.safetensors"))
+    assert shards
     first.unlink()
     with pytest.raises(OSError, match=first.name):
         AlbertActForSequenceClassification.from_pretrained(folder.parent / "parts")
-    assert first.name in refusal(lambda: read_config("checkpoint", str(folder.parent / "parts")))
+    assert first.name in catch_error_line(lambda: read_config("checkpoint", str(folder.parent / "parts")))
 
 
-def test_tied_and_untied_words_are_not_confused(tmp_path: Path) -> None:
-    small_looped(tie_word_embeddings=True).save_pretrained(tmp_path)
+def test_tied_and_untied_embeddings_are_distinguished(tmp_path: Path) -> None:
+    build_looped(tie_word_embeddings=True).save_pretrained(tmp_path)
     assert LoopedForCausalLM.from_pretrained(tmp_path).config.tie_word_embeddings
     configure(tmp_path, tie_word_embeddings=False)
-    assert "'lm_head.weight' are missing" in refusal(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
-    small_looped(tie_word_embeddings=False).save_pretrained(tmp_path)
+    assert "'lm_head.weight' are missing" in catch_error_line(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
+    build_looped(tie_word_embeddings=False).save_pretrained(tmp_path)
     configure(tmp_path, tie_word_embeddings=True)
-    assert "'lm_head.weight' and 'model.embed_tokens.weight' differ" in refusal(
+    assert "'lm_head.weight' and 'model.embed_tokens.weight' differ" in catch_error_line(
         lambda: LoopedForCausalLM.from_pretrained(tmp_path)
     )
 
 
 @pytest.mark.parametrize(("core", "reason"), [(3, "missing"), (1, "it contains the weights 'model.core.1")])
 def test_another_number_of_layers_is_refused(core: int, reason: str, tmp_path: Path) -> None:
-    small_looped(core=2).save_pretrained(tmp_path)
+    build_looped(core=2).save_pretrained(tmp_path)
     configure(tmp_path, core=core)
-    assert reason in refusal(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
+    assert reason in catch_error_line(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -249,24 +256,24 @@ def test_another_number_of_layers_is_refused(core: int, reason: str, tmp_path: P
         (AlbertActForSequenceClassification, {"is_decoder": True}),
     ],
 )
-def test_a_field_that_means_another_network_is_refused(model_class: Any, fields: Any, tmp_path: Path) -> None:
-    model = small_looped() if model_class is LoopedForCausalLM else model_class(small_config())
+def test_a_field_of_another_network_is_refused(model_class: Any, fields: Any, tmp_path: Path) -> None:
+    model = build_looped() if model_class is LoopedForCausalLM else model_class(small_config())
     model.save_pretrained(tmp_path)
     configure(tmp_path, **fields)
     (name,) = fields
-    assert refusal(lambda: model_class.from_pretrained(tmp_path)).startswith(f"{name}=")
+    assert catch_error_line(lambda: model_class.from_pretrained(tmp_path)).startswith(f"{name}=")
 
 
-def test_fields_that_change_nothing_are_read_over(tmp_path: Path) -> None:
+def test_irrelevant_fields_are_ignored(tmp_path: Path) -> None:
     AlbertActForSequenceClassification(small_config()).save_pretrained(tmp_path)
     configure(tmp_path, position_embedding_type="absolute", is_decoder=False, gap_size=0, note="mine")
     assert AlbertActForSequenceClassification.from_pretrained(tmp_path).config.hidden_size == SMALL["hidden_size"]
 
 
-# ---- what may be new
+# ---- new weights
 
 
-def test_a_new_head_is_told_and_the_encoder_is_the_stored_one(tmp_path: Path, caplog: Any) -> None:
+def test_a_new_head_is_reported_and_the_encoder_is_the_stored_one(tmp_path: Path, caplog: Any) -> None:
     torch.manual_seed(0)
     source = AlbertActForPreTraining(small_config())
     source.save_pretrained(tmp_path)
@@ -279,22 +286,24 @@ def test_a_new_head_is_told_and_the_encoder_is_the_stored_one(tmp_path: Path, ca
     assert torch.equal(model.albert.embeddings.word_embeddings.weight, source.albert.embeddings.word_embeddings.weight)
 
 
-def test_an_encoder_that_lacks_a_weight_is_no_new_head(tmp_path: Path) -> None:
+def test_a_missing_encoder_weight_is_refused(tmp_path: Path) -> None:
     AlbertActForPreTraining(small_config()).save_pretrained(tmp_path)
     name = "albert.pooler.bias"
     rewrite(tmp_path, lambda weights: {key: weight for key, weight in weights.items() if key != name})
-    assert f"{name!r} are missing" in refusal(lambda: AlbertActForSequenceClassification.from_pretrained(tmp_path))
+    assert f"{name!r} are missing" in catch_error_line(
+        lambda: AlbertActForSequenceClassification.from_pretrained(tmp_path)
+    )
 
 
-def test_a_part_of_the_head_is_taken_by_a_class_that_has_less(tmp_path: Path) -> None:
+def test_a_class_with_a_smaller_head_ignores_the_rest(tmp_path: Path) -> None:
     AlbertActForPreTraining(small_config()).save_pretrained(tmp_path)
     assert type(AutoModelForMaskedLM.from_pretrained(tmp_path)) is AlbertActForMaskedLM
     assert type(AlbertActModel.from_pretrained(tmp_path)) is AlbertActModel
 
 
-def test_other_classes_are_drawn_where_that_is_wanted(folder: Path, caplog: Any) -> None:
+def test_another_number_of_classes_is_initialised_on_request(folder: Path, caplog: Any) -> None:
     model_class = AlbertActForSequenceClassification
-    line = refusal(lambda: model_class.from_pretrained(folder, num_labels=3))
+    line = catch_error_line(lambda: model_class.from_pretrained(folder, num_labels=3))
     assert line.endswith("have the shape (2), not (3); ignore_mismatched_sizes=True initialises them randomly")
     with caplog.at_level(logging.WARNING):
         model = model_class.from_pretrained(folder, num_labels=3, ignore_mismatched_sizes=True)
@@ -302,7 +311,7 @@ def test_other_classes_are_drawn_where_that_is_wanted(folder: Path, caplog: Any)
     assert "classifier.bias, classifier.weight" in caplog.text
 
 
-def test_a_subclass_of_somebody_is_strict_about_its_own_weights(tmp_path: Path) -> None:
+def test_a_subclass_is_strict_about_its_own_weights(tmp_path: Path) -> None:
     class Mine(AlbertActForSequenceClassification):
         def __init__(self, config: AlbertActConfig) -> None:
             super().__init__(config)
@@ -312,13 +321,15 @@ def test_a_subclass_of_somebody_is_strict_about_its_own_weights(tmp_path: Path) 
     Mine(small_config()).save_pretrained(tmp_path)
     assert type(Mine.from_pretrained(tmp_path)) is Mine
     rewrite(tmp_path, lambda weights: {name: weight for name, weight in weights.items() if name != "further.bias"})
-    assert "'further.bias' are missing" in refusal(lambda: Mine.from_pretrained(tmp_path))
+    assert "'further.bias' are missing" in catch_error_line(lambda: Mine.from_pretrained(tmp_path))
 
 
-def test_a_type_that_transformers_does_not_know_is_one_line(folder: Path) -> None:
+def test_an_unknown_model_type_is_refused_in_one_line(folder: Path) -> None:
     configure(folder, model_type="nosuch")
     for model_class in (adadepth.StockForSequenceClassification, adadepth.PonderAlbertForSequenceClassification):
-        assert "contains a model of type nosuch" in refusal(lambda cls=model_class: cls.from_pretrained(folder))
+        assert "contains a model of type nosuch" in catch_error_line(
+            lambda cls=model_class: cls.from_pretrained(folder)
+        )
 
 
 # ---- generation_config.json
@@ -339,16 +350,16 @@ def test_a_type_that_transformers_does_not_know_is_one_line(folder: Path) -> Non
         ("{", "is not JSON"),
     ],
 )
-def test_what_a_folder_says_of_generation_is_checked(text: str, message: str, tmp_path: Path) -> None:
-    small_looped().save_pretrained(tmp_path)
+def test_the_generation_settings_of_a_folder_are_checked(text: str, message: str, tmp_path: Path) -> None:
+    build_looped().save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text(text)
     with pytest.raises(CheckpointError, match=f"its generation_config.json:? {message}") as raised:
         LoopedForCausalLM.from_pretrained(tmp_path)
     assert "\n" not in str(raised.value)
 
 
-def test_usual_generation_settings_are_taken_over(tmp_path: Path) -> None:
-    small_looped().save_pretrained(tmp_path)
+def test_valid_generation_settings_are_loaded(tmp_path: Path) -> None:
+    build_looped().save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9, "eos_token_id": [1, 2]}')
     config = LoopedForCausalLM.from_pretrained(tmp_path).generation_config
     assert (config.temperature, config.top_p, config.eos_token_id) == (0.6, 0.9, [1, 2])

@@ -1,4 +1,4 @@
-"""Losses of every family: torch's own of each step, shared out over the steps, however a batch is cut."""
+"""Losses of every family: torch's loss of each step, averaged over steps, for any division of a batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
 from tests.unit.models.adalayers_support import HEAD, save_base
-from tests.unit.models.ponder_rnn_support import small_model as small_recurrent
+from tests.unit.models.ponder_rnn_support import build_recurrent
 
 WEIGHTS = torch.tensor([0.5, 2.0, 7.0])
 Make = Callable[[int, Path], Any]  # number of outputs, a folder
@@ -36,13 +36,13 @@ def act(model_class: Any, outputs: int, **changes: Any) -> Any:
     return model
 
 
-def adalayers(model_class: Any, outputs: int, folder: Path, **changes: Any) -> Any:
+def build_adalayers(model_class: Any, outputs: int, folder: Path, **changes: Any) -> Any:
     penalties = {"lambda_distribution_depth": 0.3, "lambda_distribution_entropy": -0.1}
     base = save_base("bert", folder / "base")
     return model_class.from_base(base, **(HEAD | penalties | changes), num_labels=outputs)
 
 
-def plain(outputs: int) -> Any:
+def build_plain(outputs: int) -> Any:
     model_class = PlainAlbertForSequenceClassification
     return model_class(model_class.config_class(**SMALL, num_labels=outputs))
 
@@ -53,15 +53,15 @@ SEQUENCES: dict[str, Make] = {
     "ponder": lambda outputs, _: small_ponder(num_labels=outputs),
     "exits": lambda outputs, _: small_multi_exit(num_labels=outputs),
     "exits, uniform": lambda outputs, _: small_multi_exit(num_labels=outputs, exit_weights="uniform"),
-    "plain": lambda outputs, _: plain(outputs),
-    "adalayers": lambda outputs, folder: adalayers(AdaLayersForSequenceClassification, outputs, folder),
-    "recurrent": lambda outputs, _: small_recurrent(num_labels=outputs),
+    "plain": lambda outputs, _: build_plain(outputs),
+    "adalayers": lambda outputs, folder: build_adalayers(AdaLayersForSequenceClassification, outputs, folder),
+    "recurrent": lambda outputs, _: build_recurrent(num_labels=outputs),
 }
 TOKENS: dict[str, Make] = {
     "act tokens": lambda outputs, _: act(AlbertActForTokenClassification, outputs, readout_weight=0.5),
-    "adalayers tokens": lambda outputs, folder: adalayers(AdaLayersForTokenClassification, outputs, folder),
+    "adalayers tokens": lambda outputs, folder: build_adalayers(AdaLayersForTokenClassification, outputs, folder),
 }
-# What the steps have of the loss, (B, N) or (N,); where it is missing the last step has all of it.
+# Weight of each step in the loss, (B, N) or (N,); where missing, the last step has all of it.
 SHARES: dict[str, Callable[[Any], Tensor]] = {
     "ponder": lambda outputs: outputs.posterior.pmf,
     "recurrent": lambda outputs: outputs.posterior.pmf,
@@ -78,7 +78,7 @@ TARGETS = {
 CASES = [*product(SEQUENCES, TARGETS), *product(TOKENS, ("classes", "weighted classes"))]
 
 
-def batch_for(kind: str, targets: str = "classes") -> dict[str, Tensor]:
+def build_batch(kind: str, targets: str = "classes") -> dict[str, Tensor]:
     torch.manual_seed(0)
     if kind == "recurrent":
         return {"inputs": 2 * torch.randn(8, 5), "labels": TARGETS[targets]}
@@ -89,7 +89,7 @@ def batch_for(kind: str, targets: str = "classes") -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
 
 
-def made(kind: str, targets: str, folder: Path) -> Any:
+def build_model(kind: str, targets: str, folder: Path) -> Any:
     torch.manual_seed(0)
     model = (SEQUENCES | TOKENS)[kind](1 if targets == "values" else 3, folder).eval()
     if targets.startswith("weighted"):
@@ -99,8 +99,8 @@ def made(kind: str, targets: str, folder: Path) -> Any:
     return model
 
 
-def torch_losses(logits: Tensor, labels: Tensor, targets: str) -> Tensor:
-    """One loss a row of logits (K, C), 0 without a label."""
+def compute_torch_losses(logits: Tensor, labels: Tensor, targets: str) -> Tensor:
+    """Return one loss for each row of logits (K, C), 0 without a label."""
     if targets == "values":
         return (logits.squeeze(-1) - labels).square()
     if targets == "several labels":
@@ -108,21 +108,21 @@ def torch_losses(logits: Tensor, labels: Tensor, targets: str) -> Tensor:
     return functional.cross_entropy(logits, labels, WEIGHTS if "weighted" in targets else None, reduction="none")
 
 
-def divisor(labels: Tensor, targets: str) -> Tensor | int:
+def compute_divisor(labels: Tensor, targets: str) -> Tensor | int:
     if not targets.endswith("classes"):
         return len(labels)
-    known = labels[labels >= 0]
-    return WEIGHTS[known].sum() if "weighted" in targets else len(known)
+    real_labels = labels[labels >= 0]
+    return WEIGHTS[real_labels].sum() if "weighted" in targets else len(real_labels)
 
 
 @pytest.mark.parametrize(("kind", "targets"), quick_one_in(5, CASES))
-def test_a_loss_is_torchs_whole_and_in_parts(kind: str, targets: str, tmp_path: Path) -> None:
-    model, batch = made(kind, targets, tmp_path), batch_for(kind, targets)
+def test_losses_equal_torch_for_whole_and_divided_batches(kind: str, targets: str, tmp_path: Path) -> None:
+    model, batch = build_model(kind, targets, tmp_path), build_batch(kind, targets)
     outputs, labels = model(**batch), batch["labels"].flatten(0, 1) if kind in TOKENS else batch["labels"]
     steps = outputs.step_logits if kind in SHARES else outputs.logits.flatten(0, -2).unsqueeze(1)
-    losses = torch.stack([torch_losses(step, labels, targets) for step in steps.unbind(dim=1)], dim=1)
+    losses = torch.stack([compute_torch_losses(step, labels, targets) for step in steps.unbind(dim=1)], dim=1)
     shares = SHARES[kind](outputs) if kind in SHARES else 1.0
-    torch.testing.assert_close(outputs.loss_parts["task"], (losses * shares).sum() / divisor(labels, targets))
+    torch.testing.assert_close(outputs.loss_parts["task"], (losses * shares).sum() / compute_divisor(labels, targets))
     torch.testing.assert_close(outputs.loss, sum(outputs.loss_parts.values()))
     counts = model.count_targets(batch)
     parts = [
@@ -132,41 +132,41 @@ def test_a_loss_is_torchs_whole_and_in_parts(kind: str, targets: str, tmp_path: 
     torch.testing.assert_close(sum(parts), outputs.loss, atol=1e-5, rtol=1e-5)
 
 
-def gradients(model: Any, batch: dict[str, Tensor], cuts: int) -> dict[str, Tensor]:
-    """Of one update in so many micro-batches, each divided by the counts of all."""
+def compute_gradients(model: Any, batch: dict[str, Tensor], cuts: int) -> dict[str, Tensor]:
+    """Return the gradients of an update in this many micro-batches, each divided by the counts of all."""
     model.zero_grad()
     counts = model.count_targets(batch)
     for rows in torch.arange(8).chunk(cuts):
         model(**{name: values[rows] for name, values in batch.items()}, num_targets=counts).loss.backward()
-    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
 @pytest.mark.parametrize("kind", quick_one_in(3, ["act", "ponder", "exits", "adalayers", *TOKENS]))
-def test_gradients_do_not_depend_on_how_a_batch_is_cut(kind: str, tmp_path: Path) -> None:
-    model, batch = made(kind, "weighted classes", tmp_path), batch_for(kind)
-    whole = gradients(model, batch, 1)
-    for name, gradient in gradients(model, batch, 4).items():
+def test_gradients_do_not_depend_on_micro_batches(kind: str, tmp_path: Path) -> None:
+    model, batch = build_model(kind, "weighted classes", tmp_path), build_batch(kind)
+    whole = compute_gradients(model, batch, 1)
+    for name, gradient in compute_gradients(model, batch, 4).items():
         torch.testing.assert_close(gradient, whole[name], atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_focal_losses_do_not_depend_on_how_a_batch_is_cut(tmp_path: Path) -> None:
-    model = adalayers(AdaLayersForTokenClassification, 3, tmp_path, focal_loss_enabled=True).eval()
-    whole, parts = (gradients(model, batch_for("adalayers tokens"), cuts) for cuts in (1, 4))
+def test_focal_losses_do_not_depend_on_micro_batches(tmp_path: Path) -> None:
+    model = build_adalayers(AdaLayersForTokenClassification, 3, tmp_path, focal_loss_enabled=True).eval()
+    whole, parts = (compute_gradients(model, build_batch("adalayers tokens"), cuts) for cuts in (1, 4))
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", quick_one_in(3, SEQUENCES))
-def test_rows_without_a_target_count_for_nothing_and_a_wrong_class_is_named(kind: str, tmp_path: Path) -> None:
-    model, batch = made(kind, "classes", tmp_path), batch_for(kind)
+def test_rows_without_a_target_do_not_count_and_a_wrong_class_is_named(kind: str, tmp_path: Path) -> None:
+    model, batch = build_model(kind, "classes", tmp_path), build_batch(kind)
     without = {name: values[:7] for name, values in batch.items()}
     torch.testing.assert_close(model(**without).loss, model(**batch).loss)
-    nothing = model(**batch | {"labels": torch.full((8,), -100)}).loss_parts
-    assert nothing["task"] == 0
+    losses_without_targets = model(**batch | {"labels": torch.full((8,), -100)}).loss_parts
+    assert losses_without_targets["task"] == 0
     with pytest.raises(DataError, match=r"labels: 3 is not a class of this model, which has 3 classes \(0 to 2\)"):
         model(**batch | {"labels": torch.full((8,), 3)})
 
 
-def test_what_the_data_say() -> None:
+def test_class_weights_follow_from_counts() -> None:
     counts = {"rare": 2, "common": 6, "absent": 0}
     assert compute_class_weights("balanced", counts) == pytest.approx((8 / 6, 8 / 18, 1))
     assert compute_class_weights({"rare": 3}, counts) == (3, 1, 1)

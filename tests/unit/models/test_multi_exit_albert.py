@@ -1,4 +1,4 @@
-"""The multi-exit ALBERT: exits at every step, trained together."""
+"""The multi-exit ALBERT, whose exits at every step are trained together."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from adadepth.errors import ConfigError
 from tests.models_support import SMALL, padded_batch, small_multi_exit
 
 
-def test_every_exit_reads_the_pooled_state_of_albert_at_its_depth(tmp_path):
+def test_every_exit_reads_the_pooled_state_at_its_depth(tmp_path):
     torch.manual_seed(0)
     AlbertModel(AlbertConfig(**SMALL)).save_pretrained(tmp_path)
     model = MultiExitAlbertForSequenceClassification.from_pretrained(tmp_path).eval()
@@ -51,7 +51,7 @@ def test_a_wrong_weighting_is_refused():
         model(**padded_batch(), labels=torch.tensor([0, 1, 1]))
 
 
-def test_price():
+def test_macs_equal_their_formula():
     model = small_multi_exit(num_labels=3)
     with torch.no_grad():
         outputs = model(**padded_batch(), exit_rule="fixed:2")

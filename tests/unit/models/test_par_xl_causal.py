@@ -1,4 +1,4 @@
-"""PAR-XL as a causal language model of transformers: labels, padding, outputs, words, export."""
+"""PAR-XL as a causal language model of transformers: labels, padding, outputs, embeddings and export."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from transformers import AutoModel, DataCollatorForLanguageModeling, PreTrainedT
 from adadepth import ParXLModel
 from adadepth.errors import ConfigError, DataError
 from tests.marks_support import quick_one_in
-from tests.unit.models.par_xl_support import VOCABULARY, small_network, small_supernet, words
+from tests.unit.models.par_xl_support import VOCABULARY, build_network, build_supernet, draw_words
 
 NETWORKS = {
-    "plain": lambda: small_network("sfs-"),
-    "clusters": lambda: small_network("sfs-", cutoffs=[9, 20], softmax_bias=True),
-    "tied": lambda: small_network("ssf", cutoffs=[9, 20], tie_word_embeddings=True),
-    "clamped": lambda: small_network("sfs-", clamp_length=3, same_length=True, share_position_bias=False),
-    "supernet": small_supernet,
+    "plain": lambda: build_network("sfs-"),
+    "clusters": lambda: build_network("sfs-", cutoffs=[9, 20], softmax_bias=True),
+    "tied": lambda: build_network("ssf", cutoffs=[9, 20], tie_word_embeddings=True),
+    "clamped": lambda: build_network("sfs-", clamp_length=3, same_length=True, share_position_bias=False),
+    "supernet": build_supernet,
 }
 
 
@@ -28,8 +28,8 @@ def model(request):
 # ---- labels
 
 
-def test_labels_are_the_ids_and_shifted_inside(model):
-    ids = words(rows=3, length=9)
+def test_labels_are_shifted_in_the_model(model):
+    ids = draw_words(rows=3, length=9)
     labels = ids.clone()
     labels[0, :4], labels[2, 6:] = -100, -100
     outputs = model(ids, labels=labels)
@@ -41,12 +41,12 @@ def test_labels_are_the_ids_and_shifted_inside(model):
 
 
 def test_labels_and_targets_have_the_same_loss_and_gradient(model):
-    ids = words(rows=3, length=9)
+    ids = draw_words(rows=3, length=9)
     targets = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
     gradients = []
-    for given in ({"labels": ids}, {"targets": targets}):
+    for options in ({"labels": ids}, {"targets": targets}):
         model.zero_grad()
-        outputs = model(ids, **given)
+        outputs = model(ids, **options)
         outputs.loss.backward()
         gradients.append((outputs.loss, outputs.token_losses, *(weight.grad for weight in model.parameters())))
     assert outputs.logits is None, "targets need no log-probabilities of other words"
@@ -54,36 +54,36 @@ def test_labels_and_targets_have_the_same_loss_and_gradient(model):
 
 
 def test_the_loss_of_an_update_is_divided_by_its_items():
-    model, ids = small_supernet(latency_weight=0.5, operation_costs=[3.0, 2.0, 0.0]), words(rows=2, length=9)
+    model, ids = build_supernet(latency_weight=0.5, operation_costs=[3.0, 2.0, 0.0]), draw_words(rows=2, length=9)
     whole = model(ids, labels=ids)
     halves = [model(row, labels=row, num_items_in_batch=torch.tensor(16)).loss for row in ids.split(1)]
     torch.testing.assert_close(sum(halves), whole.loss)
 
 
-def test_labels_that_are_shifted_already(model):
-    ids = words()
-    given = {"targets": words(seed=4), "shift_labels": words(seed=4), "labels": ids}
-    expected = model(ids, targets=given.pop("targets")).loss
-    torch.testing.assert_close(model(ids, **given).loss, expected)
+def test_shifted_labels_equal_targets(model):
+    ids = draw_words()
+    options = {"targets": draw_words(seed=4), "shift_labels": draw_words(seed=4), "labels": ids}
+    expected = model(ids, targets=options.pop("targets")).loss
+    torch.testing.assert_close(model(ids, **options).loss, expected)
     with pytest.raises(TypeError, match="got unexpected arguments: shifted_labels"):
         model(ids, shifted_labels=ids)
 
 
-def test_the_loss_comes_first(model):
-    """Who asks for a tuple finds it there, and else the log-probabilities."""
-    ids = words()
+def test_the_loss_is_the_first_entry_of_a_tuple(model):
+    """Check tuples, whose first entry is the loss with labels and the log-probabilities without."""
+    ids = draw_words()
     outputs = model(ids, labels=ids)
     assert outputs[0] is outputs.loss
     assert model(ids, return_dict=False)[0].shape == (2, 12, VOCABULARY)
 
 
-def test_two_kinds_of_targets_are_one_clear_line():
-    ids = words()
+def test_two_kinds_of_targets_are_refused_in_one_line():
+    ids = draw_words()
     with pytest.raises(DataError, match=r"^labels and targets: pass one of them; targets are labels that are already"):
-        small_network()(ids, labels=ids, targets=ids)
+        build_network()(ids, labels=ids, targets=ids)
 
 
-def small_tokenizer():
+def build_tokenizer():
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     vocabulary = {"<pad>": 0, "<unk>": 1, "</s>": 2} | {f"w{number}": number for number in range(3, VOCABULARY)}
@@ -92,10 +92,10 @@ def small_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="</s>")
 
 
-def stock_trainer(model, folder, **arguments):
-    """transformers' own, on texts of several lengths in which every word follows from the one before."""
-    tokenizer = small_tokenizer()
-    starts, lengths = words(rows=1, length=24, seed=3)[0].tolist(), [5, 9, 3, 12] * 6
+def build_trainer(model, folder, **arguments):
+    """Build transformers' Trainer on texts of several lengths in which every word determines the next."""
+    tokenizer = build_tokenizer()
+    starts, lengths = draw_words(rows=1, length=24, seed=3)[0].tolist(), [5, 9, 3, 12] * 6
     texts = [[3 + (start + 5 * t) % 37 for t in range(n)] for start, n in zip(starts, lengths, strict=True)]
     data = [{"input_ids": text} for text in texts]
     options = {"learning_rate": 1e-2, "num_train_epochs": 3, "per_device_train_batch_size": 8} | arguments
@@ -106,7 +106,7 @@ def stock_trainer(model, folder, **arguments):
 
 @pytest.mark.parametrize("network", ["clusters", "supernet"])
 def test_a_stock_trainer_trains_and_evaluates(network, tmp_path):
-    trainer = stock_trainer(NETWORKS[network](), tmp_path)
+    trainer = build_trainer(NETWORKS[network](), tmp_path)
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < 0.8 * before
@@ -114,12 +114,12 @@ def test_a_stock_trainer_trains_and_evaluates(network, tmp_path):
     assert predicted.predictions.shape == (24, 12, VOCABULARY), "nothing but the log-probabilities is collected"
 
 
-def test_a_stock_trainers_accumulation_changes_nothing(tmp_path):
-    """Rows have different numbers of tokens, so that a mean of means would be another loss."""
+def test_accumulation_of_the_stock_trainer_changes_nothing(tmp_path):
+    """Train on rows with different numbers of tokens, for which a mean of means would be another loss."""
     weights = []
     for rows, steps in ((8, 1), (2, 4)):
-        trainer = stock_trainer(
-            small_network("sfs-"), tmp_path, max_steps=3, per_device_train_batch_size=rows,
+        trainer = build_trainer(
+            build_network("sfs-"), tmp_path, max_steps=3, per_device_train_batch_size=rows,
             gradient_accumulation_steps=steps, optim="sgd", learning_rate=0.1,
         )  # fmt: skip
         trainer.train()
@@ -130,7 +130,7 @@ def test_a_stock_trainers_accumulation_changes_nothing(tmp_path):
 # ---- padding
 
 
-def padded_left(texts):
+def pad_left(texts):
     width = max(len(text) for text in texts)
     ids = torch.stack([torch.nn.functional.pad(text, (width - len(text), 0)) for text in texts])
     mask = torch.stack([torch.arange(width) >= width - len(text) for text in texts]).long()
@@ -141,8 +141,8 @@ def padded_left(texts):
 @pytest.mark.parametrize("side", quick_one_in(2, ["left", "right"]))
 def test_padding_changes_no_real_token(model, side, attention):
     model.set_attn_implementation(attention)
-    texts = [words(rows=1, length=length, seed=length)[0] for length in (3, 11, 1, 7)]
-    ids, mask = padded_left(texts)
+    texts = [draw_words(rows=1, length=length, seed=length)[0] for length in (3, 11, 1, 7)]
+    ids, mask = pad_left(texts)
     if side == "right":
         ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
         mask = mask.flip(1)
@@ -155,15 +155,15 @@ def test_padding_changes_no_real_token(model, side, attention):
     assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
 
 
-def test_a_mask_of_ones_changes_no_bit(model):
-    ids = words()
+def test_a_mask_of_ones_changes_nothing(model):
+    ids = draw_words()
     assert torch.equal(model(ids, attention_mask=torch.ones_like(ids)).logits, model(ids).logits)
 
 
-def test_padding_in_memory_stays_unseen():
-    model = small_network("sfs-", memory_length=20)
-    texts = [words(rows=1, length=length, seed=length)[0] for length in (4, 9)]
-    ids, mask = padded_left(texts)
+def test_padding_in_memory_is_masked():
+    model = build_network("sfs-", memory_length=20)
+    texts = [draw_words(rows=1, length=length, seed=length)[0] for length in (4, 9)]
+    ids, mask = pad_left(texts)
     memory = model(ids[:, :6], attention_mask=mask[:, :6]).memory
     second = model(ids[:, 6:], attention_mask=mask, memory=memory).logits
     whole = model(texts[0][None]).logits[0]
@@ -171,19 +171,19 @@ def test_padding_in_memory_stays_unseen():
 
 
 @pytest.mark.parametrize("shape", [(2, 11), (2, 13), (2, 1, 12, 12)])
-def test_a_mask_that_does_not_fit_is_one_clear_line(shape):
+def test_a_mask_that_does_not_fit_is_refused_in_one_line(shape):
     with pytest.raises(
         DataError, match=rf"^attention_mask of shape \({shape[0]}, .*: must be \(rows, 12\), "
     ) as caught:
-        small_network()(words(), attention_mask=torch.ones(shape))
+        build_network()(draw_words(), attention_mask=torch.ones(shape))
     assert "\n" not in str(caught.value)
 
 
-# ---- what is returned
+# ---- outputs
 
 
-def test_attentions_are_those_of_blocks_that_attend():
-    model, ids = small_network("fs-s", memory_length=5, attention_probs_dropout_prob=0.5), words(length=4)
+def test_attentions_are_those_of_attention_blocks():
+    model, ids = build_network("fs-s", memory_length=5, attention_probs_dropout_prob=0.5), draw_words(length=4)
     first = model(ids)
     assert first.attentions is None
     second = model(ids, memory=first.memory, output_attentions=True)
@@ -191,35 +191,35 @@ def test_attentions_are_those_of_blocks_that_attend():
     for weights in second.attentions:
         assert weights.shape == (2, 2, 4, 8)
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 4))
-        assert not weights.triu(5).any(), "nothing behind the query"
+        assert not weights.triu(5).any(), "no key after the query"
     torch.testing.assert_close(second.logits, model(ids, memory=first.memory).logits, atol=1e-5, rtol=1e-5)
 
 
-def test_hidden_states_on_request(model):
-    ids = words()
+def test_hidden_states_are_returned_on_request(model):
+    ids = draw_words()
     assert model(ids).hidden_states is None
     states = model(ids, output_hidden_states=True).hidden_states
     assert len(states) == model.config.num_hidden_layers + 1
     torch.testing.assert_close(model.head.log_probs(states[-1]), model(ids).logits)
 
 
-def test_vectors_instead_of_words(model):
-    ids = words()
+def test_embeddings_replace_ids(model):
+    ids = draw_words()
     assert torch.equal(model(inputs_embeds=model.get_input_embeddings()(ids)).logits, model(ids).logits)
     for inputs in ({}, {"input_ids": ids, "inputs_embeds": torch.zeros(2, 12, 16)}):
         with pytest.raises(DataError, match=r"^input_ids, inputs_embeds: give exactly one of them$"):
             model(**inputs)
 
 
-def test_log_probabilities_of_the_last_positions_alone(model):
-    ids = words()
+def test_log_probabilities_of_the_last_positions_are_computed_alone(model):
+    ids = draw_words()
     whole = model(ids).logits
     torch.testing.assert_close(model(ids, logits_to_keep=2).logits, whole[:, -2:])
     torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([0, 5])).logits, whole[:, [0, 5]])
 
 
-def test_the_inner_model_is_one_of_its_own(tmp_path):
-    model, ids = small_network("sfs-"), words()
+def test_the_inner_model_is_a_model(tmp_path):
+    model, ids = build_network("sfs-"), draw_words()
     model.save_pretrained(tmp_path)
     inner = AutoModel.from_pretrained(tmp_path)
     assert type(inner) is ParXLModel is type(model.base_model)
@@ -227,14 +227,14 @@ def test_the_inner_model_is_one_of_its_own(tmp_path):
     inner.save_pretrained(tmp_path / "inner")
     assert ParXLModel.from_pretrained(tmp_path / "inner").dtype == torch.float32
     torch.manual_seed(0)
-    assert ParXLModel(model.config).position_bias_u.std() > 0.1, "it draws its own weights when it stands alone"
+    assert ParXLModel(model.config).position_bias_u.std() > 0.1, "a model without a head initialises its weights"
     with pytest.raises(ConfigError, match=r"^architecture=None: ParXLModel needs a fixed architecture; ParXLSupernet"):
-        small_supernet().model(ids)
+        build_supernet().model(ids)
 
 
-def test_checkpointing_of_gradients(model):
-    """The same gradients, also through a memory and with the gates' weights."""
-    ids, gradients = words(), []
+def test_gradient_checkpointing_changes_no_gradient(model):
+    """Compare gradients, also through a memory and those of the gates."""
+    ids, gradients = draw_words(), []
     memory = model(ids).memory
     for checkpoints in (False, True):
         model.train()
@@ -246,11 +246,11 @@ def test_checkpointing_of_gradients(model):
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
 
-# ---- words
+# ---- vocabulary
 
 
-def test_resizing_a_plain_softmax():
-    model, ids = small_network("sfs-", softmax_bias=True), words()
+def test_a_plain_softmax_is_resized():
+    model, ids = build_network("sfs-", softmax_bias=True), draw_words()
     before = model(ids).logits.detach()
     assert model.resize_token_embeddings(45) is model.get_input_embeddings()
     assert (model.config.vocab_size, model.get_input_embeddings().num_embeddings) == (45, 45)
@@ -269,7 +269,7 @@ def test_resizing_a_plain_softmax():
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_last_cluster_grows_and_shrinks(tied, tmp_path):
-    model, ids = small_network("sfs-", cutoffs=[9, 20], tie_word_embeddings=tied, softmax_bias=True), words()
+    model, ids = build_network("sfs-", cutoffs=[9, 20], tie_word_embeddings=tied, softmax_bias=True), draw_words()
     before = model(ids).logits.detach()
     model.resize_token_embeddings(43)
     after = model(torch.full_like(ids, 42)).logits
@@ -287,8 +287,8 @@ def test_the_last_cluster_grows_and_shrinks(tied, tmp_path):
         model.resize_token_embeddings(20)
 
 
-def test_replacing_words():
-    model, ids = small_network("sf"), words()
+def test_input_embeddings_are_replaced():
+    model, ids = build_network("sf"), draw_words()
     table, matrix = torch.nn.Embedding(50, 16), torch.nn.Linear(16, 50, bias=False)
     model.set_input_embeddings(table)
     model.set_output_embeddings(matrix)
@@ -296,7 +296,7 @@ def test_replacing_words():
     assert model.get_output_embeddings() is matrix
     assert model(ids + 9).logits.shape == (2, 12, 50)
     assert model(ids, targets=ids + 9).loss.isfinite()
-    clustered = small_network("sf", cutoffs=[9, 20], tie_word_embeddings=True)
+    clustered = build_network("sf", cutoffs=[9, 20], tie_word_embeddings=True)
     assert clustered.get_output_embeddings() is None
     with pytest.raises(ConfigError, match=r"^cutoffs=\[9, 20\]: tied embeddings have no single table to replace$"):
         clustered.set_input_embeddings(table)
@@ -314,17 +314,17 @@ def test_replacing_words():
 @pytest.mark.slow
 @pytest.mark.parametrize("remembers", [False, True])
 def test_an_exported_network_equals_the_eager_one(remembers):
-    """For any number of rows, with the memory as an input or without."""
-    model = small_network("sfs-", cutoffs=[9, 20])
+    """Export for any number of rows, with the memory as an input or without."""
+    model = build_network("sfs-", cutoffs=[9, 20])
 
-    def inputs(rows, seed):
-        first, second = words(rows, 5, seed), words(rows, 6, seed + 1)
+    def build_inputs(rows, seed):
+        first, second = draw_words(rows, 5, seed), draw_words(rows, 6, seed + 1)
         return {"input_ids": second, "memory": model(first).memory} if remembers else {"input_ids": second}
 
     rows = torch.export.Dim("rows", min=2, max=64)
     shapes = {"input_ids": {0: rows}, "memory": {1: rows}} if remembers else {"input_ids": {0: rows}}
-    program = torch.export.export(model, (), inputs(3, seed=0), dynamic_shapes=shapes, strict=False)
-    other = inputs(5, seed=7)
+    program = torch.export.export(model, (), build_inputs(3, seed=0), dynamic_shapes=shapes, strict=False)
+    other = build_inputs(5, seed=7)
     exported, eager = program.module()(**other), model(**other)
     torch.testing.assert_close(exported.logits, eager.logits, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(exported.memory, eager.memory)

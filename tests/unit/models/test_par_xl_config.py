@@ -1,4 +1,4 @@
-"""What the configuration of a PAR Transformer-XL means, and what it refuses."""
+"""Configurations of PAR Transformer-XLs: derived values, round trips and refused values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def test_an_architecture_fixes_the_number_of_blocks():
     assert ParXLConfig(num_hidden_layers=2).operations == ("sf-", "sf-")
 
 
-def test_survives_a_round_trip(tmp_path):
+def test_a_configuration_survives_a_round_trip(tmp_path):
     config = ParXLConfig(
         architecture="sfff", cutoffs=[250, 2500], clamp_length=400, latency_weight=0.1, operation_costs=[2, 1.5, 0]
     )
     config.save_pretrained(tmp_path)
     loaded = ParXLConfig.from_pretrained(tmp_path)
-    own, other = ({n: v for n, v in c.to_dict().items() if n != "transformers_version"} for c in (config, loaded))
-    assert own == other
+    fields, other = ({n: v for n, v in c.to_dict().items() if n != "transformers_version"} for c in (config, loaded))
+    assert fields == other
 
 
 def test_defaults_are_not_shared():
@@ -66,7 +66,7 @@ def test_costs_are_relative_to_attention_and_feed_forward_in_turn():
         ({"operation_costs": [0, 1, 0]}, r"operation_costs=\[0, 1, 0\]: must be three values, for attention \(> 0\)"),
     ],
 )
-def test_bad_values_are_one_clear_line(fields, message):
+def test_invalid_values_are_refused_in_one_line(fields, message):
     with pytest.raises(ConfigError, match=message) as caught:
         ParXLConfig(**fields)
     assert "\n" not in str(caught.value)

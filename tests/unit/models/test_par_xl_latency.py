@@ -1,4 +1,4 @@
-"""Timings of blocks and networks, on a clock that the test turns."""
+"""Latencies of blocks and networks, measured with a clock that tests set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = {"vocab_size": 30, "hidden_size": 8, "num_attention_heads": 2, "intermed
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still but for what a call adds to its only entry."""
+    """Return a clock that only advances when a call adds to its single entry."""
     now = [0.0]
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
     return now
@@ -38,8 +38,8 @@ def test_calls_take_turns_and_warm_ups_do_not_count(clock):
     assert seconds["slow"] == pytest.approx({"median": 9.0, "p10": 9.0, "p90": 9.0, "n": 5})
 
 
-def test_a_ratio_of_times_is_that_of_rounds(clock):
-    """A machine that is slowed down three times in one round slows down both calls."""
+def test_the_ratio_of_times_is_taken_within_rounds(clock):
+    """Check a machine that is three times slower in one round, for both calls."""
     durations = {"whole": iter([9.0, 2.0, 6.0, 2.5]), "part": iter([1.0, 1.0, 3.0, 1.0])}
 
     def call(name):
@@ -50,7 +50,7 @@ def test_a_ratio_of_times_is_that_of_rounds(clock):
     assert compare_rounds(rounds["whole"], rounds["part"]) == (2.0, 2.0, 2.5)
 
 
-def test_one_repeat_is_every_percentile(clock):
+def test_one_repeat_gives_every_percentile(clock):
     def call():
         clock[0] += 0.25
 
@@ -59,7 +59,7 @@ def test_one_repeat_is_every_percentile(clock):
 
 @pytest.mark.parametrize("fields", [{}, {"share_position_bias": False, "branch_norm": "paper", "clamp_length": 3}])
 @pytest.mark.parametrize("memory", [0, 6])
-def test_blocks_are_timed_alone(fields, memory):
+def test_blocks_are_timed_separately(fields, memory):
     config = ParXLConfig(**SIZES, **fields)
     state = torch.get_rng_state()
     seconds = operation_latencies(config, 4, memory, 2, device=CPU, dtype=torch.float32, repeats=2)
@@ -70,13 +70,13 @@ def test_blocks_are_timed_alone(fields, memory):
     assert (config.vocab_size, config.cutoffs, config.architecture) == (30, [5], None)
 
 
-def test_what_a_block_is_timed_on(monkeypatch):
-    """Attention sees the whole memory, and the time is that of its median call."""
+def test_a_block_is_timed_with_a_full_memory(monkeypatch):
+    """Check that attention reads the whole memory and that the time is the median of its calls."""
     ran = []
 
     def time_once(calls, repeats, warmup, device):
         ran.extend(call()[0].shape for call in calls.values())
-        return {name: {"median": float(place)} for place, name in enumerate(calls, 1)}
+        return {name: {"median": float(position)} for position, name in enumerate(calls, 1)}
 
     monkeypatch.setattr(latency, "time_interleaved", time_once)
     config = ParXLConfig(**SIZES)
@@ -85,7 +85,7 @@ def test_what_a_block_is_timed_on(monkeypatch):
     assert seconds == {"s": 1.0, "f": 2.0, "-": 0.0}
 
 
-def test_networks_read_a_segment_behind_a_full_memory(monkeypatch):
+def test_networks_are_timed_with_a_full_memory(monkeypatch):
     models = {text: ParXLForCausalLM(ParXLConfig(**SIZES, architecture=text)) for text in ("sfs", "ff-")}
     seen = []
 
@@ -122,8 +122,8 @@ def test_networks_are_timed_by_name():
         assert figures["blocks_median"] > 0
 
 
-def test_words_are_drawn_as_often_as_one_over_rank():
-    """Of four words: 12, 6, 4 and 3 in 25."""
+def test_words_are_drawn_proportionally_to_one_over_rank():
+    """Check four words: 12, 6, 4 and 3 in 25."""
     ids = draw_ids(4, 20_000, torch.Generator().manual_seed(0))
     shares = ids.bincount() / len(ids)
     assert shares.tolist() == pytest.approx([0.48, 0.24, 0.16, 0.12], abs=0.015)

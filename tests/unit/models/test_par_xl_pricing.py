@@ -1,4 +1,4 @@
-"""The work of PAR-XL's blocks: the reference's table, every multiplication as it happens, and sums done by hand."""
+"""Compute of PAR-XL's blocks: the table of the reference, executed multiplications, and sums made by hand."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SIZES = {"vocab_size": 11, "hidden_size": 8, "num_attention_heads": 2, "intermed
     ("shape", "attention", "feed_forward", "change"),
     [(ORIGINAL, 3.24e6, 4.19e6, 0.081), (TRAINING, 418e6, 403e6, -0.012), (EVALUATION, 483e6, 134e6, -0.353)],
 )
-def test_the_reference_s_table(shape, attention, feed_forward, change):
-    """Section 2: both blocks, and what 6 attention and 26 feed-forward blocks save over 16 and 16."""
+def test_macs_equal_the_table_of_the_reference(shape, attention, feed_forward, change):
+    """Check both blocks of section 2, and the savings of 6 attention and 26 feed-forward blocks over 16 and 16."""
     s, f = operation_macs("s", *shape), operation_macs("f", *shape)
     assert s == pytest.approx(attention, rel=2e-3)
     assert f == pytest.approx(feed_forward, rel=2e-3)
@@ -31,8 +31,8 @@ def test_the_reference_s_table(shape, attention, feed_forward, change):
 
 @pytest.mark.parametrize("architecture", ["s", "f", "-", "sf-s"])
 @pytest.mark.parametrize(("length", "memory", "batch"), quick_one_in(3, [(5, 0, 3), (4, 7, 2), (1, 31, 1)]))
-def test_the_formula_counts_what_runs(architecture, length, memory, batch):
-    """But for one distance more than there are, which the alignment of the scores needs."""
+def test_macs_equal_the_executed_multiplications(architecture, length, memory, batch):
+    """Compare up to one more distance than there are, which the alignment of scores needs."""
     config = ParXLConfig(**SIZES, architecture=architecture)
     model = ParXLForCausalLM._from_config(config, attn_implementation="eager").eval()
     states = torch.zeros(architecture.count("s"), batch, memory, 8)
@@ -43,8 +43,8 @@ def test_the_formula_counts_what_runs(architecture, length, memory, batch):
     assert counter.get_total_flops() == pytest.approx(2 * (batch * macs + one_distance))
 
 
-def test_work_of_a_trace():
-    """Three blocks, of which the second ran attention and feed-forward; T 4, M 2, two rows."""
+def test_macs_of_a_trace_count_its_branches():
+    """Count three blocks, of which the second ran attention and feed-forward; T 4, M 2, two rows."""
     config = ParXLConfig(**SIZES, num_hidden_layers=3)
     trace = DepthTrace(
         unit="architecture", updates=torch.tensor([2.0]), valid=torch.tensor([True]), max_updates=3,
@@ -64,8 +64,8 @@ def test_work_of_a_trace():
     assert work.full.item() == 2 * (2 * attention + feed_forward)
 
 
-def test_models_price_their_own_traces():
-    """A soft supernet runs everything; a derived network only what its string says."""
+def test_models_compute_the_macs_of_their_traces():
+    """Compare a soft supernet, which runs all branches, and a derived network, which runs its architecture."""
     torch.manual_seed(0)
     ids = torch.zeros(2, 4, dtype=torch.int64)
     supernet = ParXLSupernet(ParXLConfig(**SIZES, num_hidden_layers=4)).eval()

@@ -1,4 +1,4 @@
-"""Plain ALBERT under the contract of the other families: the baseline at full depth."""
+"""Plain ALBERT under the contract of adaptive models: the baseline at full depth."""
 
 import pytest
 import torch
@@ -14,17 +14,17 @@ def make(**changes):
     return PlainAlbertForSequenceClassification(AlbertConfig(**(SMALL | changes))).eval()
 
 
-def test_checkpoints_are_transformers_own(tmp_path):
+def test_checkpoints_are_those_of_transformers(tmp_path):
     ours = make(num_labels=3)
     ours.save_pretrained(tmp_path / "ours")
     theirs = AlbertForSequenceClassification.from_pretrained(tmp_path / "ours").eval()
     theirs.save_pretrained(tmp_path / "theirs")
-    again = PlainAlbertForSequenceClassification.from_pretrained(tmp_path / "theirs").eval()
+    loaded = PlainAlbertForSequenceClassification.from_pretrained(tmp_path / "theirs").eval()
     batch = padded_batch()
     with torch.no_grad():
         expected = theirs(**batch).logits
         assert torch.equal(ours(**batch).logits, expected)
-        assert torch.equal(again(**batch).logits, expected)
+        assert torch.equal(loaded(**batch).logits, expected)
 
 
 def test_the_trace_is_full_depth():
@@ -45,8 +45,8 @@ def test_the_trace_is_full_depth():
     assert model(**batch, return_dict=False)[0].equal(outputs.logits)
 
 
-def test_initialises_from_act_albert(tmp_path):
-    """A token that halts at once gets one update, so both encoders must agree at depth one."""
+def test_plain_albert_is_initialised_from_act_albert(tmp_path):
+    """Compare both encoders at depth one, the depth of a token that halts at once."""
     torch.manual_seed(0)
     AlbertActForPreTraining(small_config(halt_bias_init=30.0)).save_pretrained(tmp_path)
     source = AlbertActModel.from_pretrained(tmp_path).eval()

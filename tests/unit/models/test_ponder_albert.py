@@ -1,4 +1,4 @@
-"""PonderALBERT as a transformers model: configuration, loading, heads, losses, texts, pricing."""
+"""PonderALBERT as a transformers model: configuration, loading, heads, losses, inputs as text, and compute."""
 
 import json
 
@@ -34,14 +34,14 @@ HEADS = [
 ]
 
 
-def blank(**changes):
+def build_untrained(**changes):
     return PonderAlbertForSequenceClassification(PonderAlbertConfig(**(SMALL | changes)))
 
 
 # ---- configuration
 
 
-def test_defaults_are_the_seeds():
+def test_defaults_are_those_of_the_original():
     config = PonderAlbertConfig()
     defaults = {
         "prior": "geometric",
@@ -80,7 +80,7 @@ def test_defaults_are_the_seeds():
         ({"inner_group_num": 2}, "inner_group_num=2 must be 1, the only supported value"),
     ],
 )
-def test_bad_configurations(changes, message):
+def test_invalid_configurations_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message) as caught:
         PonderAlbertConfig(**(SMALL | changes))
     assert "\n" not in str(caught.value)
@@ -92,12 +92,12 @@ def test_constructor_takes_the_configuration_of_another_albert():
     assert type(model.config) is PonderAlbertConfig
     assert (model.config.hidden_size, model.config.num_labels) == (32, 3)
     assert (model.config.target_halt_probability, model.config.readout) == (0.2, "pooler")
-    own = PonderAlbertConfig(**SMALL, num_labels=3, kl_penalty_factor=0.5)
-    assert PonderAlbertClassifier(own).config is own
-    changed = PonderAlbertClassifier(own, num_labels=1, truncation="leftover").config
+    original = PonderAlbertConfig(**SMALL, num_labels=3, kl_penalty_factor=0.5)
+    assert PonderAlbertClassifier(original).config is original
+    changed = PonderAlbertClassifier(original, num_labels=1, truncation="leftover").config
     assert (changed.num_labels, changed.truncation, changed.kl_penalty_factor) == (1, "leftover", 0.5)
-    assert own.truncation == "renormalise"
-    for config in (source, own):
+    assert original.truncation == "renormalise"
+    for config in (source, original):
         with pytest.raises(ConfigError, match="did you mean 'target_halt_probability'"):
             PonderAlbertClassifier(config, target_halt_probabilty=0.2)
 
@@ -105,7 +105,7 @@ def test_constructor_takes_the_configuration_of_another_albert():
 # ---- layout, saving, loading
 
 
-def test_own_checkpoint_loads_at_another_depth(tmp_path):
+def test_a_checkpoint_is_loaded_at_another_depth(tmp_path):
     model = small_ponder()
     model.save_pretrained(tmp_path)
     deeper = PonderAlbertForSequenceClassification.from_pretrained(
@@ -119,8 +119,8 @@ def test_own_checkpoint_loads_at_another_depth(tmp_path):
     torch.testing.assert_close(got.prior.pmf[1] / got.prior.pmf[0], torch.tensor(0.8))
 
 
-def test_loads_any_single_group_albert(tmp_path):
-    """The encoder comes along; task heads do not, and ours begin anew."""
+def test_any_albert_of_one_group_is_loaded(tmp_path):
+    """Load the encoder without task heads, which are new."""
     torch.manual_seed(0)
     for source_class, with_pooler in ((AlbertForMaskedLM, False), (AlbertForSequenceClassification, True)):
         source = source_class(AlbertConfig(**SMALL))
@@ -136,7 +136,7 @@ def test_loads_any_single_group_albert(tmp_path):
 
 
 def load_and_name(path, source, **changes):
-    """The model of a folder, and the source's encoder under this project's names."""
+    """Load the model of a folder, and the source's encoder under this project's names."""
     model = PonderAlbertForSequenceClassification.from_pretrained(
         path, num_hidden_layers=43, target_halt_probability=0.2, **changes
     )
@@ -160,7 +160,7 @@ def load_and_name(path, source, **changes):
         (MultiExitAlbertForSequenceClassification, {}),
     ],
 )
-def test_the_encoder_of_act_albert_is_taken_over(model_class, changes, tmp_path):
+def test_the_encoder_of_act_albert_is_loaded(model_class, changes, tmp_path):
     source = AlbertActForPreTraining(small_config(halt_bias_init=3.0))
     source.save_pretrained(tmp_path)
     model = model_class.from_pretrained(tmp_path, num_labels=3, **changes)
@@ -170,9 +170,9 @@ def test_the_encoder_of_act_albert_is_taken_over(model_class, changes, tmp_path)
     assert not {"act_epsilon", "state_rule"} & {*model.config.to_dict()}
 
 
-def test_a_configuration_may_be_given_with_any_checkpoint(tmp_path):
+def test_a_configuration_is_accepted_with_any_checkpoint(tmp_path):
     AlbertForMaskedLM(AlbertConfig(**SMALL)).save_pretrained(tmp_path / "albert")
-    blank().save_pretrained(tmp_path / "own")
+    build_untrained().save_pretrained(tmp_path / "own")
     for folder in ("albert", "own"):
         config = PonderAlbertConfig(**(SMALL | {"num_hidden_layers": 9, "kl_penalty_factor": 0.3}))
         model = PonderAlbertForSequenceClassification.from_pretrained(tmp_path / folder, config=config)
@@ -180,7 +180,7 @@ def test_a_configuration_may_be_given_with_any_checkpoint(tmp_path):
         assert model.config.name_or_path == str(tmp_path / folder)
 
 
-def test_checkpoints_that_cannot_be_used(tmp_path):
+def test_unsupported_checkpoints_are_refused(tmp_path):
     AlbertForMaskedLM(AlbertConfig(**SMALL, num_hidden_groups=2)).save_pretrained(tmp_path / "groups")
     AlbertForMaskedLM(AlbertConfig(**SMALL, inner_group_num=2)).save_pretrained(tmp_path / "inner")
     (tmp_path / "bert").mkdir()
@@ -207,7 +207,7 @@ def test_checkpoints_that_cannot_be_used(tmp_path):
 @pytest.mark.parametrize("changes", quick_one_in(4, HEADS))
 def test_every_parameter_is_initialised_and_trained(changes):
     torch.manual_seed(0)
-    model = blank(num_labels=3, halt_bias_init=-2.5, **changes).train()
+    model = build_untrained(num_labels=3, halt_bias_init=-2.5, **changes).train()
     assert model.ponder[-1].bias.item() == -2.5
     outputs = model(**padded_batch(), labels=torch.tensor([0, 2, 1]))
     outputs.loss.backward()
@@ -216,7 +216,7 @@ def test_every_parameter_is_initialised_and_trained(changes):
 
 
 def test_the_halting_bias_survives_loading(tmp_path):
-    model = blank(halt_bias_init=-2.5)
+    model = build_untrained(halt_bias_init=-2.5)
     with torch.no_grad():
         model.ponder[-1].bias.fill_(0.25)
     model.save_pretrained(tmp_path)
@@ -225,8 +225,8 @@ def test_the_halting_bias_survives_loading(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["linear", "linear_cat", "linear_diff"])
-def test_palberts_halting_heads(head):
-    """z_n = w f_n + b with f the features, the features next to their predecessor's, or the difference."""
+def test_halting_heads_equal_those_of_palbert(head):
+    """Check z_n = w f_n + b with features f, features with their predecessor's, or their difference."""
     model = small_ponder(readout="pooler", halting_head=head)
     pooled = []
 
@@ -251,17 +251,17 @@ def test_palberts_halting_heads(head):
             previous = features
 
 
-def test_layers_of_palberts_halting_head():
-    widths = [type(module) for module in blank(halting_head="linear_cat", halting_head_layers=3).ponder]
+def test_the_halting_head_of_palbert_has_several_layers():
+    widths = [type(module) for module in build_untrained(halting_head="linear_cat", halting_head_layers=3).ponder]
     assert widths[:-1] == [nn.Linear, nn.Tanh] * 3
-    assert blank(halting_head="linear_cat", halting_head_layers=3).ponder[0].weight.shape == (64, 64)
-    assert len(blank(halting_head="linear_cat").ponder) == 1
+    assert build_untrained(halting_head="linear_cat", halting_head_layers=3).ponder[0].weight.shape == (64, 64)
+    assert len(build_untrained(halting_head="linear_cat").ponder) == 1
 
 
 def test_dropout_reaches_the_pooled_readout_only():
     batch = padded_batch()
     for readout, varies in (("pooler", True), ("tokens", False)):
-        model = blank(readout=readout, classifier_dropout_prob=0.5).train()
+        model = build_untrained(readout=readout, classifier_dropout_prob=0.5).train()
         first, second = (model(**batch).step_logits for _ in range(2))
         assert torch.equal(first, second) != varies
 
@@ -284,7 +284,7 @@ def test_halting_is_float32_in_low_precision(precision):
 # ---- losses
 
 
-def test_the_expectation_of_a_regression():
+def test_the_expectation_of_a_regression_is_a_weighted_mean():
     model, batch = small_ponder(num_labels=1), padded_batch()
     outputs = model(**batch, run_all_steps=True)
     mixed = model(**batch, exit_rule="expectation").logits
@@ -294,14 +294,14 @@ def test_the_expectation_of_a_regression():
     torch.testing.assert_close(mixed, (weights * outputs.step_logits.squeeze(-1)).sum(dim=1, keepdim=True))
 
 
-def test_the_criterion_equals_the_models_own_loss():
+def test_the_criterion_equals_the_loss_of_the_model():
     model = small_ponder(num_labels=3, kl_penalty_factor=0.3, kl_direction="prior_posterior")
     batch, labels = padded_batch(), [2, 0, 1]
     expected = model(**batch, labels=torch.tensor(labels))
     criterion = PonderClassificationLoss(kl_penalty_factor=0.3, kl_direction="prior_posterior")
     prediction = model(**batch, run_all_steps=True)
-    for given in (labels, torch.tensor(labels)):
-        losses = criterion(prediction, given)
+    for targets in (labels, torch.tensor(labels)):
+        losses = criterion(prediction, targets)
         torch.testing.assert_close(losses["total_loss"], expected.loss)
         torch.testing.assert_close(losses["task"], expected.loss_parts["task"])
         torch.testing.assert_close(losses["kl"], expected.loss_parts["kl"])
@@ -311,7 +311,7 @@ def test_the_criterion_equals_the_models_own_loss():
         criterion(prediction, [0, 99, 1])
 
 
-def test_what_it_cannot_learn():
+def test_unsupported_labels_are_refused():
     model = small_ponder(num_labels=3)
     model.config.problem_type = "regression"
     with pytest.raises(ConfigError, match="problem_type=regression with 3 outputs"):
@@ -326,7 +326,7 @@ def test_what_it_cannot_learn():
         (3, "confidnce:0.3", "did you mean 'confidence'"),
     ],
 )
-def test_rules_that_it_cannot_follow(labels, rule, message):
+def test_unsupported_rules_are_refused(labels, rule, message):
     with pytest.raises(ConfigError, match=message) as caught:
         small_ponder(num_labels=labels)(**padded_batch(), exit_rule=rule)
     assert "\n" not in str(caught.value)
@@ -349,17 +349,17 @@ PAIRS = [("a b", "c"), ("a", "b c d"), ("a b c d e f g h", "a b c"), ("a b c d",
 
 @pytest.mark.parametrize("readout", quick_one_in(2, ["tokens", "pooler"]))
 @pytest.mark.parametrize("double", quick_one_in(2, ["first", "both"]))
-def test_texts_equal_what_the_data_sets_build(tokenizer, readout, double):
-    """Once in front, in both halves of a pair on request, the longer text cut first: as in the collated batches."""
+def test_texts_are_encoded_as_in_datasets(tokenizer, readout, double):
+    """Compare with collated batches: special token in front or in both texts of a pair, the longer text truncated."""
     model = small_ponder(max_position_embeddings=10, readout=readout, double_cls_pairs=double)
     model.tokenizer = tokenizer
     layout = Layout.from_tokenizer(tokenizer, 10, model.config.cls_tokens, double)
     for texts in ([("a b",), ("a b c d e f g h a b c",), ("",)], PAIRS):
         parts = [[torch.tensor(tokenizer(text)["input_ids"]).numpy() for text in example] for example in texts]
         rows = [layout.build(example) for example in parts]
-        given = [example[0] if len(example) == 1 else example for example in texts]
+        inputs = [example[0] if len(example) == 1 else example for example in texts]
         with torch.no_grad():
-            outputs = model(given, exit_rule="quantile:0.5")
+            outputs = model(inputs, exit_rule="quantile:0.5")
             for row, expected in enumerate(rows):
                 ids = torch.from_numpy(expected["input_ids"]).unsqueeze(0)
                 segments = torch.from_numpy(expected["token_type_ids"]).unsqueeze(0)
@@ -368,7 +368,7 @@ def test_texts_equal_what_the_data_sets_build(tokenizer, readout, double):
                 assert outputs.trace.execution.tokens[row] == ids.shape[1]
 
 
-def test_the_tokenizer_comes_from_beside_the_weights(tokenizer, tmp_path):
+def test_the_tokenizer_is_loaded_from_the_folder_of_the_weights(tokenizer, tmp_path):
     model = small_ponder()
     with pytest.raises(ConfigError, match="a call with texts needs a tokenizer"):
         model(["a b"])
@@ -383,8 +383,8 @@ def test_the_tokenizer_comes_from_beside_the_weights(tokenizer, tmp_path):
         model([])
 
 
-def test_pairs_as_the_original_takes_them(tokenizer):
-    """Two lists, all first texts and all second texts: the n-th pair is the n-th of each."""
+def test_pairs_are_accepted_in_the_format_of_the_original(tokenizer):
+    """Pass two lists, all first and all second texts: the n-th pair is the n-th of each."""
     model = small_ponder()
     model.tokenizer = tokenizer
     first, second = map(list, zip(*PAIRS[:3], strict=True))
@@ -412,7 +412,7 @@ def test_pairs_as_the_original_takes_them(tokenizer):
         ("a b c", "texts: must be a list of texts, not one text"),
     ],
 )
-def test_what_is_no_text_is_one_line(tokenizer, texts, message):
+def test_invalid_texts_are_refused_in_one_line(tokenizer, texts, message):
     model = small_ponder()
     model.tokenizer = tokenizer
     with pytest.raises(DataError, match=message) as raised:
@@ -420,10 +420,10 @@ def test_what_is_no_text_is_one_line(tokenizer, texts, message):
     assert "\n" not in str(raised.value)
 
 
-# ---- pricing
+# ---- compute
 
 
-def test_price_counts_what_a_loop_counts():
+def test_macs_equal_a_plain_loop():
     model = small_ponder(num_labels=3, halting_head="linear_cat", readout="pooler")
     lengths = (10, 7, 2, 12)
     batch = {name: nn.functional.pad(value, (0, 4)) for name, value in padded_batch(lengths).items()}
@@ -452,5 +452,5 @@ def test_price_counts_what_a_loop_counts():
         max_updates=6,
         execution=Execution(max(exits), tokens=torch.tensor(lengths)),
     )
-    assert model.price(exits_alone)[2:] == work[2:], "what exits cost can be told without running them"
+    assert model.price(exits_alone)[2:] == work[2:], "the compute of exits is known without running them"
     assert len(set(exits)) > 1

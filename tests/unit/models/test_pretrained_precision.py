@@ -1,4 +1,4 @@
-"""Weights that are stored in half precision are trained in float32, whoever published them."""
+"""Training in float32 of pretrained weights that are stored in half precision."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from adadepth.models.looped.retrofit import retrofit
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder
-from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
-from tests.unit.models.looped.retrofit_support import PIECES, decoder
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
+from tests.unit.models.looped.retrofit_support import PIECES, build_decoder
 
 FIELDS: dict[str, Any] = {
     "id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}, "problem_type": "single_label_classification",
@@ -42,17 +42,17 @@ class Load(NamedTuple):
 
 
 LOADS = {
-    "looped of a decoder": Load(decoder, "looped_retrofit", LOOPED, "language_model"),
-    "looped classifier of a decoder": Load(decoder, "looped_retrofit", LOOPED),
+    "looped of a decoder": Load(build_decoder, "looped_retrofit", LOOPED, "language_model"),
+    "looped classifier of a decoder": Load(build_decoder, "looped_retrofit", LOOPED),
     "looped": Load(None, "looped_mini", task="language_model"),
     "early exit of a decoder": Load(
-        decoder, "early_exit_retrofit", ("trainer.metric_for_best_model=eval_loss",), task="language_model"
+        build_decoder, "early_exit_retrofit", ("trainer.metric_for_best_model=eval_loss",), task="language_model"
     ),
     "early exit of an encoder": Load(lambda: BertForSequenceClassification(BERT), "early_exit_pretrained"),
     "early exit": Load(None, "early_exit_mini"),
-    "routed of a decoder": Load(decoder, "router_tuning", task="language_model"),
+    "routed of a decoder": Load(build_decoder, "router_tuning", task="language_model"),
     "routed of early exits": Load(
-        lambda: small_early_exit(EarlyExitForCausalLM), "router_tuning", task="language_model"
+        lambda: build_early_exit(EarlyExitForCausalLM), "router_tuning", task="language_model"
     ),
     "routed": Load(None, "mor_mini", task="language_model"),
     "ponder": Load(small_ponder, "ponder_albert_pretrained"),
@@ -93,8 +93,8 @@ def test_weights_in_half_precision_are_trained_in_float32(name: str, tmp_path: P
     assert model.config.dtype in (torch.float32, None)
 
 
-def test_a_decoder_that_is_given_keeps_its_precision(tmp_path: Path) -> None:
-    source = decoder().to(torch.float16)
+def test_a_given_decoder_keeps_its_precision(tmp_path: Path) -> None:
+    source = build_decoder().to(torch.float16)
     parts = {"prelude": 2, "core": 2, "coda": 2, "num_loops": 1}
     assert retrofit(source, **parts).dtype == torch.float16
     source.save_pretrained(tmp_path)

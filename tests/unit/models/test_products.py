@@ -1,4 +1,4 @@
-"""Products by oneDNN: the values and gradients of the library's own, and who they are not for."""
+"""Matrix products by oneDNN: values and gradients of torch's own, and cases left to torch."""
 
 import copy
 
@@ -16,8 +16,8 @@ INPUTS, OUTPUTS = 64, 256
 
 
 @pytest.fixture
-def used(monkeypatch):
-    """Let oneDNN multiply on any processor and at any size; the list of what it was asked for."""
+def onednn_calls(monkeypatch):
+    """Let oneDNN multiply on any processor and at any size, and return the list of its calls."""
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(products, "_LEAST_WORK", 1)
     multiply, calls = products._multiply, []
@@ -25,7 +25,7 @@ def used(monkeypatch):
     return calls
 
 
-def twins():
+def build_twins():
     torch.manual_seed(0)
     mapped = Product(INPUTS, OUTPUTS)
     plain = nn.Linear(INPUTS, OUTPUTS).double()
@@ -38,51 +38,51 @@ def twins():
     ("shape", "width", "outputs"),
     quick_one_in(2, [((1,), 64, 256), ((3, 5), 128, 512), ((4, 36), 512, 128), ((4, 36), 8, 400), ((4, 36), 400, 8)]),
 )
-def test_values_and_gradients_are_those_in_double_precision(used, shape, width, outputs, bias):
+def test_values_and_gradients_equal_double_precision(onednn_calls, shape, width, outputs, bias):
     torch.manual_seed(0)
     ours, exact = Product(width, outputs, bias), nn.Linear(width, outputs, bias).double()
     exact.load_state_dict(ours.state_dict())
     states = torch.randn(*shape, width)
-    gradient = torch.randn(*shape, outputs + 3)[..., :outputs]  # as a concatenation hands it back
-    found = []
+    gradient = torch.randn(*shape, outputs + 3)[..., :outputs]  # strides of the gradient of a concatenation
+    results = []
     for layer, kind in ((ours, torch.float32), (exact, torch.float64)):
-        given = states.to(kind, copy=True).requires_grad_()
-        output = layer(given)
+        inputs = states.to(kind, copy=True).requires_grad_()
+        output = layer(inputs)
         output.backward(gradient.to(kind))
-        found.append([output.detach(), given.grad, *(weight.grad for weight in layer.parameters())])
-    assert len(used) == 3
-    for one, other in zip(*found, strict=True):
+        results.append([output.detach(), inputs.grad, *(weight.grad for weight in layer.parameters())])
+    assert len(onednn_calls) == 3
+    for one, other in zip(*results, strict=True):
         assert one.is_contiguous()
         torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=1e-4)
 
 
-def test_what_needs_no_gradient_gets_none(used):
-    mapped, _ = twins()
+def test_tensors_without_requires_grad_get_no_gradient(onednn_calls):
+    mapped, _ = build_twins()
     mapped.weight.requires_grad_(False)
     state = torch.randn(3, INPUTS)
     mapped(state).sum().backward()
     assert mapped.weight.grad is None
     assert mapped.bias.grad.eq(3).all()
-    assert len(used) == 1
+    assert len(onednn_calls) == 1
 
 
 @pytest.mark.parametrize("name", ["gelu_pytorch_tanh", "relu"])
-def test_an_activation_is_fused_in_inference_only(used, name):
-    mapped, plain = twins()
+def test_an_activation_is_fused_in_inference_only(onednn_calls, name):
+    mapped, plain = build_twins()
     activation, state = ACT2FN[name], torch.randn(7, INPUTS)
-    wanted = activation(plain(state.double()))
+    expected = activation(plain(state.double()))
     with torch.inference_mode():
         torch.testing.assert_close(
-            apply_linear_and_activation(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5
+            apply_linear_and_activation(mapped, activation, state).double(), expected, atol=1e-5, rtol=1e-5
         )
     torch.testing.assert_close(
-        apply_linear_and_activation(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5
+        apply_linear_and_activation(mapped, activation, state).double(), expected, atol=1e-5, rtol=1e-5
     )
-    assert used == ([("gelu",)] if name.startswith("gelu") else [()]) + [()]
+    assert onednn_calls == ([("gelu",)] if name.startswith("gelu") else [()]) + [()]
 
 
-def test_a_hook_sees_what_it_saw(used):
-    mapped, _ = twins()
+def test_hooks_get_the_unfused_output(onednn_calls):
+    mapped, _ = build_twins()
     seen, state = [], torch.randn(2, INPUTS)
     mapped.register_forward_hook(lambda module, args, output: seen.append(output))
     with torch.no_grad():
@@ -91,8 +91,8 @@ def test_a_hook_sees_what_it_saw(used):
 
 
 @pytest.mark.slow
-def test_who_is_left_to_the_library(used):
-    mapped, plain = twins()
+def test_unsupported_inputs_are_left_to_torch(onednn_calls):
+    mapped, plain = build_twins()
     state = torch.randn(3, INPUTS)
     plain = plain.float()
     assert mapped(state[:0]).shape == (0, OUTPUTS)
@@ -101,12 +101,12 @@ def test_who_is_left_to_the_library(used):
     assert copy.deepcopy(mapped).double()(state.double()).equal(copy.deepcopy(plain).double()(state.double()))
     graph = torch.compile(mapped, backend="eager", fullgraph=True)(state)
     assert graph.equal(plain(state))
-    assert not used
+    assert not onednn_calls
 
 
-def test_few_rows_and_other_processors_are_left_to_the_library(monkeypatch):
+def test_few_rows_and_other_processors_are_left_to_torch(monkeypatch):
     monkeypatch.setattr(products, "_multiply", None)
-    mapped, _ = twins()
+    mapped, _ = build_twins()
     assert mapped(torch.randn(1, INPUTS)).shape == (1, OUTPUTS)
     monkeypatch.setattr(products, "_LEAST_WORK", 1)
     monkeypatch.setattr(products, "onednn_is_faster", lambda: False)
@@ -127,8 +127,8 @@ def test_the_processor_decides(monkeypatch, processor, faster):
     assert products.onednn_is_faster.__wrapped__() is faster
 
 
-def test_torch_counts_their_operations(used):
-    mapped, plain = twins()
+def test_torch_counts_their_operations(onednn_calls):
+    mapped, plain = build_twins()
     counted = []
     for layer in (mapped, plain.float()):
         with FlopCounterMode(display=False) as counter:
@@ -137,36 +137,36 @@ def test_torch_counts_their_operations(used):
     assert counted[0] == counted[1] == 3 * 2 * 5 * INPUTS * OUTPUTS
 
 
-def test_a_gradient_has_a_gradient(used):
+def test_second_derivatives_equal_torch(onednn_calls):
     torch.manual_seed(0)
     ours, library = Product(64, 64, bias=False), nn.Linear(64, 64, bias=False)
     library.load_state_dict(ours.state_dict())
     states = torch.randn(1024, 64)
-    found = []
+    gradients = []
     for layer in (ours, library):
-        given = states.clone().requires_grad_()
-        (first,) = torch.autograd.grad((layer(given) ** 2).sum(), given, create_graph=True)
-        found.append(torch.autograd.grad((first**2).sum(), layer.weight)[0])
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-1)
+        inputs = states.clone().requires_grad_()
+        (first,) = torch.autograd.grad((layer(inputs) ** 2).sum(), inputs, create_graph=True)
+        gradients.append(torch.autograd.grad((first**2).sum(), layer.weight)[0])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-1)
 
 
 @pytest.mark.parametrize("shape", [(4, 2), (3, 5, 8), (9, 61), (2048,)])
-def test_a_product_without_a_layer(used, shape):
+def test_a_product_of_two_tensors_equals_torch(onednn_calls, shape):
     torch.manual_seed(0)
     values, weight = torch.randn(*shape, 96), torch.randn(24, 96)
     gradient = torch.randn(*shape, 24)
-    own, exact = (
-        [given.to(kind, copy=True).requires_grad_() for given in (values, weight)]
+    operands, exact = (
+        [tensor.to(kind, copy=True).requires_grad_() for tensor in (values, weight)]
         for kind in (torch.float32, torch.float64)
     )
-    found, expected = product(*own), exact[0] @ exact[1].T
-    found.backward(gradient)
+    actual, expected = product(*operands), exact[0] @ exact[1].T
+    actual.backward(gradient)
     expected.backward(gradient.double())
-    for one, other in ((found, expected), (own[0].grad, exact[0].grad), (own[1].grad, exact[1].grad)):
+    for one, other in ((actual, expected), (operands[0].grad, exact[0].grad), (operands[1].grad, exact[1].grad)):
         torch.testing.assert_close(one.double(), other, atol=1e-6 * other.abs().max().item(), rtol=0)
-    assert len(used) == 3
+    assert len(onednn_calls) == 3
 
 
-def test_an_exported_program_has_the_librarys_own_map():
+def test_an_exported_program_has_no_onednn_product():
     program = torch.export.export(Product(128, 512), (torch.randn(64, 128),))
     assert "mkldnn" not in program.graph_module.code

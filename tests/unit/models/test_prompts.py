@@ -1,4 +1,4 @@
-"""What language models are asked to go on from: prompts that are none, and drafts that they cannot make."""
+"""Prompts of language models: invalid ones, and drafts that a model cannot make."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError, DataError
-from tests.unit.models.looped.looped_support import small as small_looped
-from tests.unit.models.par_xl_support import small_network
+from tests.unit.models.looped.looped_support import build_looped
+from tests.unit.models.par_xl_support import build_network
 
-MODELS: dict[str, Callable[[], Any]] = {"looped": small_looped, "par_xl": small_network}
+MODELS: dict[str, Callable[[], Any]] = {"looped": build_looped, "par_xl": build_network}
 PROMPTS: dict[str, tuple[Any, str]] = {
     "no token": (torch.zeros(1, 0, dtype=torch.long), r"input_ids of shape \(1, 0\)"),
     "no row": (torch.zeros(0, 3, dtype=torch.long), r"input_ids of shape \(0, 3\)"),
@@ -26,7 +26,7 @@ PROMPTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_no_prompt_is_one_line(name: str, prompt: str) -> None:
+def test_invalid_prompts_are_refused_in_one_line(name: str, prompt: str) -> None:
     model, (ids, message) = MODELS[name]().eval(), PROMPTS[prompt]
     with pytest.raises(DataError, match=message) as raised:
         model.generate(ids, max_new_tokens=2)
@@ -36,13 +36,13 @@ def test_what_is_no_prompt_is_one_line(name: str, prompt: str) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["no token", "no row", "one dimension", "too high", "negative"])
-def test_a_forward_pass_refuses_them_too(prompt: str) -> None:
+def test_a_forward_pass_refuses_invalid_ids(prompt: str) -> None:
     with pytest.raises(ValueError, match=r"input of shape|input_ids from"):
-        small_looped()(PROMPTS[prompt][0])
+        build_looped()(PROMPTS[prompt][0])
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_layers_to_leave_at(name: str) -> None:
+def test_drafts_without_early_exits_are_refused(name: str) -> None:
     model = MODELS[name]().eval()
     with pytest.raises(ConfigError, match="assistant_early_exit=1: ") as raised:
         model.generate(torch.tensor([[1, 2]]), assistant_early_exit=1, max_new_tokens=2)
@@ -52,7 +52,7 @@ def test_no_layers_to_leave_at(name: str) -> None:
         model.generate(torch.tensor([[1, 2]]), max_new_tokens=2)
 
 
-def test_the_number_of_layers_of_a_looped_model_is_not_set() -> None:
-    config = small_looped().config
+def test_the_number_of_layers_of_a_looped_model_is_read_only() -> None:
+    config = build_looped().config
     with pytest.raises(ConfigError, match="num_hidden_layers=2: computed from prelude, core, coda"):
         config.num_hidden_layers = 2

@@ -1,4 +1,4 @@
-"""When ACT-ALBERT runs ragged, with which kernel, and that everything a model can be asked for stays the same."""
+"""Ragged execution of ACT-ALBERT: when it is used, with which kernel, and that it changes no output."""
 
 import pytest
 import torch
@@ -17,15 +17,15 @@ from tests.models_support import padded_batch, small_config, spread_depths
 CPU = torch.device("cpu")
 
 
-def small_model(model_class=AlbertActModel, **changes):
-    """Its tokens halt after different numbers of updates."""
+def build_small_model(model_class=AlbertActModel, **changes):
+    """Build a model whose tokens halt after different numbers of updates."""
     torch.manual_seed(0)
     model = model_class(small_config(**({"initializer_range": 0.2} | changes)))
     spread_depths(model, scale=3.0)
     return model
 
 
-def both(model, batch, **options):
+def run_dense_and_ragged(model, batch, **options):
     outputs = []
     for name in ("dense", "ragged"):
         model.config.execution = name
@@ -35,16 +35,16 @@ def both(model, batch, **options):
 
 @pytest.mark.parametrize("model_class", quick_one_in(3, [head for head in HEADS if head is not AlbertActModel]))
 def test_every_head_has_the_same_loss_and_gradients(model_class):
-    model = small_model(model_class, act_penalty=0.1, num_labels=3).eval()
+    model = build_small_model(model_class, act_penalty=0.1, num_labels=3).eval()
     batch = labelled_batch(model_class)
-    found = []
+    results = []
     for name in ("dense", "ragged"):
         model.config.execution = name
         model.zero_grad()
         outputs = model(**batch)
         outputs.loss.backward()
-        found.append((outputs, {name: weight.grad for name, weight in model.named_parameters()}))
-    (dense, expected), (packed, gradients) = found
+        results.append((outputs, {name: weight.grad for name, weight in model.named_parameters()}))
+    (dense, expected), (packed, gradients) = results
     assert len(packed.updates.unique()) > 3, "the case must exercise several depths"
     assert packed.trace.execution.computed is not None
     for name, part in dense.loss_parts.items():
@@ -53,9 +53,9 @@ def test_every_head_has_the_same_loss_and_gradients(model_class):
         torch.testing.assert_close(gradients[name], gradient, atol=1e-6, rtol=1e-4, msg=name)
 
 
-def test_what_an_iteration_computes():
-    """Queries of those that run; keys of those that ran before, whose states have changed; no padding."""
-    model, batch = small_model().eval(), padded_batch()
+def test_an_iteration_computes_running_queries_and_changed_keys():
+    """Count queries of running tokens, keys of those that ran before and have changed, and no padding."""
+    model, batch = build_small_model().eval(), padded_batch()
     model.config.execution = "ragged"
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setitem(ragged._REPACK_SAVES, "cpu", 0)
@@ -70,22 +70,22 @@ def test_what_an_iteration_computes():
     assert work.adaptive < work.executed < work.dense
 
 
-def test_hidden_states_and_attentions():
-    """Attention maps are those of all tokens, so asking for them runs dense."""
-    model, batch = small_model().eval(), padded_batch()
+def test_requested_attentions_run_dense():
+    """Compare outputs with requested hidden states and attention maps; the maps need dense execution."""
+    model, batch = build_small_model().eval(), padded_batch()
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        dense, asked = both(model, batch, output_hidden_states=True, output_attentions=True)
+        dense, ragged = run_dense_and_ragged(model, batch, output_hidden_states=True, output_attentions=True)
         packed = model(**batch, output_hidden_states=True)
-    assert asked.trace.execution.computed is None
+    assert ragged.trace.execution.computed is None
     assert packed.trace.execution.computed is not None
-    assert all(one.equal(other) for one, other in zip(asked.attentions, dense.attentions, strict=True))
+    assert all(one.equal(other) for one, other in zip(ragged.attentions, dense.attentions, strict=True))
     for one, other in zip(packed.hidden_states, dense.hidden_states, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
 def test_gradient_checkpointing_changes_nothing():
-    model, batch = small_model().train(), padded_batch()
+    model, batch = build_small_model().train(), padded_batch()
     model.config.execution = "ragged"
     gradients = []
     for _ in range(2):
@@ -97,22 +97,22 @@ def test_gradient_checkpointing_changes_nothing():
     assert all(gradient.equal(gradients[1][name]) for name, gradient in gradients[0].items())
 
 
-def test_rows_without_tokens_and_a_batch_that_halts_at_once():
-    model, batch = small_model().eval(), padded_batch()
+def test_empty_rows_and_immediate_halting_are_supported():
+    model, batch = build_small_model().eval(), padded_batch()
     with torch.no_grad():
         for rows in (1, [0, 1, 2]):
             empty = batch | {"attention_mask": batch["attention_mask"].index_fill(0, torch.tensor(rows), 0)}
-            dense, packed = both(model, empty)
+            dense, packed = run_dense_and_ragged(model, empty)
             assert packed.updates.equal(dense.updates)
             torch.testing.assert_close(packed.last_hidden_state, dense.last_hidden_state, atol=1e-5, rtol=0)
         model.encoder.albert_layer.act.dense.bias.fill_(50.0)
-        assert both(model, batch)[1].trace.execution.steps == 1
+        assert run_dense_and_ragged(model, batch)[1].trace.execution.steps == 1
 
 
-# ---- which execution
+# ---- choice of the execution
 
 
-def test_a_rule_whose_halted_states_move_is_refused_and_auto_runs_it_dense():
+def test_a_rule_that_changes_halted_states_is_refused_or_run_dense():
     with pytest.raises(ConfigError, match="needs state_rule single or graves: the halted states of 'basic'"):
         small_config(execution="ragged", state_rule="basic")
     config = small_config(state_rule="accumulated")
@@ -123,8 +123,8 @@ def test_a_rule_whose_halted_states_move_is_refused_and_auto_runs_it_dense():
 
 
 @pytest.mark.slow
-def test_attention_without_packed_queries():
-    model = small_model()
+def test_attention_without_packed_queries_is_dense_or_refused():
+    model = build_small_model()
     model.set_attn_implementation("flex_attention")
     assert ragged_kernel(model.config, 10**9, CPU, torch.float32, training=False) is None
     model.config.execution = "ragged"
@@ -135,8 +135,8 @@ def test_attention_without_packed_queries():
         model(**padded_batch())
 
 
-def test_auto_packs_batches_that_are_worth_it():
-    config = small_model().config
+def test_auto_packs_batches_with_a_speed_up():
+    config = build_small_model().config
     assert ragged_kernel(config, 10, CPU, torch.float32, training=False) is None
     assert ragged_kernel(config, 10**5, CPU, torch.float32, training=False) == "padded"
     accelerator = torch.device("cuda")
@@ -160,13 +160,13 @@ def test_auto_packs_batches_that_are_worth_it():
         ("flex_attention", "cuda", torch.bfloat16, 0.0, None),
     ],
 )
-def test_kernels(attention, device, dtype, dropout, kernel):
+def test_kernels_follow_device_and_precision(attention, device, dtype, dropout, kernel):
     config = small_config(attention_probs_dropout_prob=dropout)
     config._attn_implementation = attention
     assert packed_attention.choose_kernel(config, torch.device(device), dtype, training=True) == kernel
 
 
-def test_mixed_precision_decides_by_the_precision_of_the_products(monkeypatch):
+def test_the_kernel_follows_the_precision_of_autocast(monkeypatch):
     config = small_config()
     config._attn_implementation = "sdpa"
     assert packed_attention.choose_kernel(config, torch.device("cuda"), torch.float32, training=True) == "padded"
@@ -174,42 +174,42 @@ def test_mixed_precision_decides_by_the_precision_of_the_products(monkeypatch):
     assert packed_attention.choose_kernel(config, torch.device("cuda"), torch.float32, training=True) == "varlen"
 
 
-# ---- the kernels of accelerators, with stand-ins that compute row by row
+# ---- kernels of accelerators, replaced by loops over rows
 
 
-def row_by_row(query, keys, values, starts, visible, longest_query, longest_key, *, scale):
-    """What a variable-length attention computes: (P, A, D), (M, A, D), (M, A, D)."""
+def attend_by_row(query, keys, values, starts, visible, longest_query, longest_key, *, scale):
+    """Compute variable-length attention row by row: (P, A, D), (M, A, D), (M, A, D)."""
     assert starts.dtype == visible.dtype == torch.int32
-    found = []
+    outputs = []
     for row in range(len(starts) - 1):
         asking, seen = slice(starts[row], starts[row + 1]), slice(visible[row], visible[row + 1])
         assert query[asking].shape[0] <= longest_query
         assert keys[seen].shape[0] <= longest_key
         scores = torch.einsum("pad,mad->apm", query[asking], keys[seen]) * scale
-        found.append(torch.einsum("apm,mad->pad", scores.softmax(dim=-1), values[seen]))
-    return torch.cat(found)
+        outputs.append(torch.einsum("apm,mad->pad", scores.softmax(dim=-1), values[seen]))
+    return torch.cat(outputs)
 
 
-def flash_stand_in(module, query, key, value, attention_mask, scaling, dropout=0.0, **options):
-    """The interface's shapes: (1, A, P, D) in, (1, P, A, D) out, and row bounds by name."""
+def attend_like_flash(module, query, key, value, attention_mask, scaling, dropout=0.0, **options):
+    """Compute attention with the shapes of the interface: (1, A, P, D) in, (1, P, A, D) out, row bounds by name."""
     assert attention_mask is None
     packed = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
     bounds = (options[name] for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"))
-    return row_by_row(*packed, *bounds, scale=scaling).unsqueeze(0), None
+    return attend_by_row(*packed, *bounds, scale=scaling).unsqueeze(0), None
 
 
 def use_kernel(kernel, patch):
-    """Let models use the kernel of an accelerator, whose computation is a plain loop over rows."""
-    patch.setattr("torch.nn.attention.varlen.varlen_attn", row_by_row)
-    patch.setattr(ALL_ATTENTION_FUNCTIONS, "get_interface", lambda name, default: flash_stand_in)
+    """Make models use the kernel of an accelerator, computed by a plain loop over rows."""
+    patch.setattr("torch.nn.attention.varlen.varlen_attn", attend_by_row)
+    patch.setattr(ALL_ATTENTION_FUNCTIONS, "get_interface", lambda name, default: attend_like_flash)
     patch.setattr(modeling, "choose_kernel", lambda *args, **kwargs: kernel)
 
 
 @pytest.mark.parametrize("kernel", ["varlen", "flash"])
-def test_the_kernels_of_accelerators_get_the_right_rows(kernel, monkeypatch):
+def test_kernels_of_accelerators_get_the_right_rows(kernel, monkeypatch):
     monkeypatch.setitem(ragged._REPACK_SAVES, "cpu", 0)
-    model, batch = small_model(), padded_batch()
-    batch["attention_mask"][0, 3] = 0  # a hole, so that slots and packed places differ
+    model, batch = build_small_model(), padded_batch()
+    batch["attention_mask"][0, 3] = 0  # a gap, so that slots and packed positions differ
     model.config.execution = "dense"
     dense = model(**batch)
     use_kernel(kernel, monkeypatch)
@@ -224,20 +224,20 @@ def test_the_kernels_of_accelerators_get_the_right_rows(kernel, monkeypatch):
     assert all(weight.grad is not None for name, weight in model.named_parameters() if "pooler" not in name)
 
 
-# ---- leaving no trace
+# ---- state after a pass
 
 
-def test_the_execution_travels_with_the_checkpoint_and_old_ones_are_auto(tmp_path):
-    model = small_model(AlbertActForSequenceClassification)
+def test_the_execution_is_saved_and_older_checkpoints_are_auto(tmp_path):
+    model = build_small_model(AlbertActForSequenceClassification)
     assert model.config.execution == "auto"
     model.config.execution = "dense"
     model.save_pretrained(tmp_path)
     assert AlbertActForSequenceClassification.from_pretrained(tmp_path).config.execution == "dense"
 
 
-def test_inference_leaves_no_memory_of_the_last_batch():
-    """Keys and values are updated in place without gradients: only within one pass."""
-    model, batch = small_model().eval(), padded_batch()
+def test_inference_keeps_no_state_of_the_last_batch():
+    """Check that keys and values, updated in place without gradients, stay within one pass."""
+    model, batch = build_small_model().eval(), padded_batch()
     model.config.execution = "ragged"
     with torch.inference_mode():
         first = model(**batch).last_hidden_state
@@ -245,9 +245,9 @@ def test_inference_leaves_no_memory_of_the_last_batch():
         assert model(**batch).last_hidden_state.equal(first)
 
 
-def test_dropout_is_drawn_for_the_tokens_that_run():
+def test_dropout_is_drawn_for_running_tokens():
     model, batch = (
-        small_model(AlbertActForPreTraining, hidden_dropout_prob=0.1),
+        build_small_model(AlbertActForPreTraining, hidden_dropout_prob=0.1),
         labelled_batch(AlbertActForPreTraining),
     )
     model.train().config.execution = "ragged"

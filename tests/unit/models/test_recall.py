@@ -17,7 +17,7 @@ MASK = torch.tensor([[1] * 9, [1] * 6 + [0] * 3, [1] * 2 + [0] * 7])
 IDS = torch.arange(27).view(3, 9) % 17 + 5
 
 
-def tagger(**fields) -> AlbertActForTokenClassification:
+def build_tagger(**fields) -> AlbertActForTokenClassification:
     torch.manual_seed(0)
     shape = {
         "vocab_size": 30,
@@ -44,8 +44,8 @@ def run(model, execution="dense"):
 
 @pytest.mark.parametrize("rule", quick_one_in(2, ["single", "graves"]))
 @pytest.mark.parametrize("fixed", [None, 3])
-def test_both_executions_agree(rule, fixed):
-    model = tagger(state_rule=rule, recall=True, fixed_depth=fixed)
+def test_dense_and_ragged_execution_agree(rule, fixed):
+    model = build_tagger(state_rule=rule, recall=True, fixed_depth=fixed)
     (dense, dense_gradients), (ragged, ragged_gradients) = run(model), run(model, "ragged")
     real = MASK.bool()
     assert torch.equal(dense.updates, ragged.updates)
@@ -55,8 +55,8 @@ def test_both_executions_agree(rule, fixed):
 
 
 @pytest.mark.parametrize("recall", [False, True])
-def test_a_fixed_depth_applies_the_block_that_often_and_reads_the_last_output(recall):
-    model = tagger(state_rule="graves", recall=recall, fixed_depth=4)
+def test_a_fixed_depth_applies_the_block_this_often(recall):
+    model = build_tagger(state_rule="graves", recall=recall, fixed_depth=4)
     outputs, _ = run(model)
     assert torch.equal(outputs.updates, 4.0 * MASK)
     encoder, row = model.albert.encoder, 1
@@ -68,30 +68,30 @@ def test_a_fixed_depth_applies_the_block_that_often_and_reads_the_last_output(re
     torch.testing.assert_close(model.classifier(state)[0], outputs.logits[row, tokens])
 
 
-def test_a_forced_depth_comes_before_the_configurations_and_goes_again():
-    model = tagger(fixed_depth=4)
+def test_a_forced_depth_temporarily_overrides_the_configuration():
+    model = build_tagger(fixed_depth=4)
     model.force_depth(2)
     assert run(model)[0].updates.max() == 2
     model.force_depth(None)
     assert run(model)[0].updates.max() == 4
 
 
-def test_recall_changes_what_is_computed_and_nothing_that_is_saved():
-    plain, recalling = tagger(recall=False), tagger(recall=True)
+def test_recall_changes_outputs_and_no_saved_weight():
+    plain, recalling = build_tagger(recall=False), build_tagger(recall=True)
     assert plain.state_dict().keys() == recalling.state_dict().keys()
     assert not torch.allclose(run(plain)[0].logits, run(recalling)[0].logits)
 
 
 @pytest.mark.parametrize("depth", [0, 6])
-def test_a_fixed_depth_lies_within_the_cap(depth):
+def test_a_fixed_depth_below_one_or_above_the_cap_is_refused(depth):
     with pytest.raises(ConfigError, match=f"fixed_depth={depth} must lie between 1 and num_hidden_layers=5"):
-        tagger(fixed_depth=depth)
+        build_tagger(fixed_depth=depth)
 
 
 # ---- positions
 
 
-def test_sinusoids_are_the_formula():
+def test_sinusoids_equal_their_formula():
     waves = sinusoids(6, 4, 0.5)
     for position in range(6):
         for pair, wavelength in enumerate((2.0, 24.0)):
@@ -101,21 +101,21 @@ def test_sinusoids_are_the_formula():
 
 
 def test_rows_and_columns_share_the_width_and_survive_a_save(tmp_path):
-    model = tagger(position_init="sinusoidal", max_position_embeddings=7, type_vocab_size=9).float()
+    model = build_tagger(position_init="sinusoidal", max_position_embeddings=7, type_vocab_size=9).float()
     rows = model.albert.embeddings.position_embeddings.weight
     columns = model.albert.embeddings.token_type_embeddings.weight
     torch.testing.assert_close(rows[:, :4], sinusoids(7, 4, 0.3))
     torch.testing.assert_close(columns[:, 4:], sinusoids(9, 4, 0.3))
     assert not rows[:, 4:].any()
     assert not columns[:, :4].any()
-    torch.nn.init.constant_(rows.data, 0.25)  # trained since
+    torch.nn.init.constant_(rows.data, 0.25)  # as if trained
     model.save_pretrained(tmp_path)
     loaded = AlbertActForTokenClassification.from_pretrained(tmp_path)
     assert (loaded.albert.embeddings.position_embeddings.weight == 0.25).all()
 
 
-def test_segment_types_stay_random_where_they_are_no_columns():
-    model = tagger(position_init="sinusoidal", max_position_embeddings=7)
+def test_segment_types_that_are_no_columns_stay_random():
+    model = build_tagger(position_init="sinusoidal", max_position_embeddings=7)
     torch.testing.assert_close(
         model.albert.embeddings.position_embeddings.weight.float(), sinusoids(7, 8, 0.3), atol=1e-6, rtol=1e-6
     )

@@ -1,4 +1,4 @@
-"""A compiled model is compiled again once when its depth is fitted, not once for every threshold."""
+"""Recompilations of a compiled model: once when its depth is fitted, not for every threshold."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import torch
 from adadepth import LoopedConfig
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import Margin, Patience
-from tests.unit.models.every_model_support import BUILD, step_of
-from tests.unit.models.routed.routed_support import IDS, ROUTERS
-from tests.unit.models.routed.routed_support import small as small_routed
+from tests.unit.models.every_model_support import BUILD, build_training_batch
+from tests.unit.models.routed.routed_support import IDS, ROUTERS, build_routed
 
 # The levels of `fit_level`, which tries at most 14; at one half, a bias of choices is 0.
 LEVELS = [step / 14 for step in range(1, 14)] + [1 - 1e-6]
 KNOBS: dict[str, Any] = {
     name: BUILD[name] for name in ("act classification", "act tagging", "ponder", "exits", "recurrent", "early exit")
-} | {f"routed {name}": lambda name=name: small_routed(**ROUTERS[name]) for name in ("expert all", "token all")}
+} | {f"routed {name}": lambda name=name: build_routed(**ROUTERS[name]) for name in ("expert all", "token all")}
 
 
 @pytest.mark.slow
@@ -27,7 +26,7 @@ def test_a_fit_compiles_a_model_at_most_twice(name: str) -> None:
     torch.compiler.reset()
     torch.manual_seed(0)
     model, graphs, depths = KNOBS[name]().eval(), 0, set()
-    batch = {"input_ids": IDS} if name.startswith("routed") else step_of(name)
+    batch = {"input_ids": IDS} if name.startswith("routed") else build_training_batch(name)
 
     def count(graph: Any, _: Any) -> Any:
         nonlocal graphs
@@ -46,7 +45,7 @@ def test_a_fit_compiles_a_model_at_most_twice(name: str) -> None:
     assert graphs <= 2
 
 
-def test_a_configuration_has_its_exit_rule_parsed_and_stores_the_text() -> None:
+def test_a_configuration_parses_its_exit_rule_and_stores_the_text() -> None:
     config = LoopedConfig(exit_rule="margin:0.25")
     assert config.parsed_exit_rule == Margin(0.25)
     config.exit_rule = "patience:3"

@@ -1,4 +1,4 @@
-"""Rows that wait for a place: nothing but what runs when may differ from a call in which all begin together."""
+"""Rows that wait for a slot: predictions equal those of a call in which all rows begin together."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from adadepth.models.depth.engine import run_steps
 from adadepth.models.trm.modeling import TrmForPuzzles, step_macs
 from adadepth.tasks import exit_study
 from tests.marks_support import mostly_slow, quick_one_in
-from tests.unit.models.ponder_rnn_support import examples, small_model
-from tests.unit.models.trm_support import puzzles, small
+from tests.unit.models.ponder_rnn_support import build_recurrent, draw_examples
+from tests.unit.models.trm_support import build_trm, draw_puzzles
 
-PLACES = [None, 1, 4, 11]  # None: rows leave, and none waits
+PLACES = [None, 1, 4, 11]  # None: rows leave the batch, and none waits
 ROWS = 17
 RULES = ["correct", "confidence", "patience:1", "patience:2", "margin:0.05", "entropy:1.4", "fixed:2", "fixed:6"]
 CASES = [("positions", rule) for rule in RULES] + [("attention", rule) for rule in ("correct", "patience:2")]
@@ -27,17 +27,17 @@ QUICK = [("positions", "confidence"), ("positions", "patience:2"), ("attention",
 HALTING = ["sample", "quantile:0.6", "expectation", "patience:2", "normalised_entropy:0.9", "fixed:3"]
 
 
-def puzzle_model(mixing: str = "positions", **changes: Any) -> TrmForPuzzles:
-    """One whose answers settle, sooner or later: its weights are small."""
-    model = small(mixing=mixing, num_steps=6, cycles=1, reasoning_updates=1, **changes).double().eval()
+def build_puzzle_model(mixing: str = "positions", **changes: Any) -> TrmForPuzzles:
+    """Build a model with small weights, whose answers become stable at different steps."""
+    model = build_trm(mixing=mixing, num_steps=6, cycles=1, reasoning_updates=1, **changes).double().eval()
     with torch.no_grad():
         for weight in model.network.parameters():
             weight.mul_(0.5)
     return model
 
 
-def threshold(model: TrmForPuzzles, rule: str, cells: Tensor) -> str:
-    """A rule under which rows leave at several steps: `correct` and `confidence` with the median of the second one."""
+def choose_rule(model: TrmForPuzzles, rule: str, cells: Tensor) -> str:
+    """Return a rule under which rows exit at several steps: `correct` and `confidence` use a median of step two."""
     with torch.no_grad():
         dense = model(input_ids=cells, run_all_steps=True)
     measured = {
@@ -47,51 +47,51 @@ def threshold(model: TrmForPuzzles, rule: str, cells: Tensor) -> str:
     return f"{rule}:{float(measured[rule].median())}" if rule in measured else rule
 
 
-def same(found: Any, dense: Any) -> None:
-    """Exit steps, and to rounding all that was said until then; NaN after it."""
-    assert found.exit_steps.tolist() == dense.exit_steps.tolist()
-    torch.testing.assert_close(found.logits, dense.logits, atol=1e-5, rtol=1e-5)
+def check_same(actual: Any, dense: Any) -> None:
+    """Compare exit steps and, up to rounding, all outputs until then; later ones must be NaN."""
+    assert actual.exit_steps.tolist() == dense.exit_steps.tolist()
+    torch.testing.assert_close(actual.logits, dense.logits, atol=1e-5, rtol=1e-5)
     steps = dense.step_logits.shape[1]
     ran = torch.arange(1, steps + 1) <= dense.exit_steps.unsqueeze(1)
     for name in ("step_logits", "halting_logits", "halting_probabilities"):
-        values = getattr(found, name)
+        values = getattr(actual, name)
         torch.testing.assert_close(values[ran], getattr(dense, name)[ran], atol=1e-5, rtol=1e-5, msg=name)
         assert values[~ran].isnan().all(), name
 
 
 @pytest.mark.parametrize(("mixing", "rule"), mostly_slow(CASES, lambda case: case in QUICK))
-def test_waiting_changes_no_answer(mixing: str, rule: str) -> None:
-    model, (cells, _) = puzzle_model(mixing), puzzles(ROWS)
-    rule = threshold(model, rule, cells)
+def test_waiting_changes_no_prediction(mixing: str, rule: str) -> None:
+    model, (cells, _) = build_puzzle_model(mixing), draw_puzzles(ROWS)
+    rule = choose_rule(model, rule, cells)
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         dense = model(input_ids=cells, exit_rule=rule, run_all_steps=True)
         shuffled = model(input_ids=cells[order], exit_rule=rule, run_all_steps=True)
         assert shuffled.exit_steps.tolist() == dense.exit_steps[order].tolist()
-        for places in PLACES:
-            same(model(input_ids=cells, exit_rule=rule, places=places), dense)
-        same(model(input_ids=cells[order], exit_rule=rule, places=4), shuffled)
+        for num_slots in PLACES:
+            check_same(model(input_ids=cells, exit_rule=rule, places=num_slots), dense)
+        check_same(model(input_ids=cells[order], exit_rule=rule, places=4), shuffled)
     if not rule.startswith("fixed"):
         assert len(dense.exit_steps.unique()) > 1, "rows leave at different steps"
 
 
 @pytest.mark.parametrize("rule", quick_one_in(3, HALTING))
-def test_rules_that_draw_sum_up_or_mix_keep_each_rows_own_memory(rule: str) -> None:
-    model, inputs = small_model(), examples(ROWS)
+def test_rules_keep_a_memory_for_each_row(rule: str) -> None:
+    model, inputs = build_recurrent(), draw_examples(ROWS)
     with torch.no_grad():
         dense, *refilled = (
             model(inputs=inputs, exit_rule=rule, generator=torch.Generator().manual_seed(3), **options)
-            for options in ({"run_all_steps": True}, *({"places": places} for places in PLACES))
+            for options in ({"run_all_steps": True}, *({"places": num_slots} for num_slots in PLACES))
         )
-    for found in refilled:
-        same(found, dense)
+    for output in refilled:
+        check_same(output, dense)
     if not rule.startswith(("fixed", "expectation")):
         assert len(dense.exit_steps.unique()) > 1
 
 
 @dataclass(frozen=True)
 class Counting(ExitRule):
-    """Exits at a step that the puzzle's first logits choose; refuses a row whose own count of steps is another."""
+    """Rule that exits at a step given by a puzzle's first logits, and checks the step count of every row."""
 
     name = "counting"
     needs = frozenset({"logits"})
@@ -99,31 +99,31 @@ class Counting(ExitRule):
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
         assert view.logits is not None
         assert (memory[:, 0] == view.step - 1).all()
-        drawn = 1 + (100 * view.logits.flatten(1).sum(dim=1)).floor() % 5
-        chosen = drawn if view.step == 1 else memory[:, 1]
-        return view.step >= chosen, torch.stack([memory[:, 0] + 1, chosen], dim=1)
+        exit_step = 1 + (100 * view.logits.flatten(1).sum(dim=1)).floor() % 5
+        last_step = exit_step if view.step == 1 else memory[:, 1]
+        return view.step >= last_step, torch.stack([memory[:, 0] + 1, last_step], dim=1)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
         return torch.zeros(rows, 2, device=device)
 
 
-@pytest.mark.parametrize("places", quick_one_in(3, PLACES))
-def test_a_rule_sees_every_row_at_its_own_step(places: int | None) -> None:
-    model, (cells, _) = puzzle_model(), puzzles(ROWS)
+@pytest.mark.parametrize("num_slots", quick_one_in(3, PLACES))
+def test_a_rule_gets_the_step_of_every_row(num_slots: int | None) -> None:
+    model, (cells, _) = build_puzzle_model(), draw_puzzles(ROWS)
     with torch.no_grad():
         dense = model(input_ids=cells, exit_rule=Counting(), run_all_steps=True)
-        same(model(input_ids=cells, exit_rule=Counting(), places=places), dense)
+        check_same(model(input_ids=cells, exit_rule=Counting(), places=num_slots), dense)
     assert len(dense.exit_steps.unique()) > 2
 
 
 class QueueStepper:
-    """Rows that say their number and how often they ran, and halt at given steps; `ran` has who was in each step."""
+    """Stepper whose logits are row numbers and step counts, with given exits; `ran` lists the rows of each step."""
 
     width, computed = 1, None
 
-    def __init__(self, exits: list[int], places: int) -> None:
+    def __init__(self, exits: list[int], num_slots: int) -> None:
         self.rows, self.device = len(exits), torch.device("cpu")
-        self._exits, self._running = exits, [[row, 0] for row in range(min(places, len(exits)))]
+        self._exits, self._running = exits, [[row, 0] for row in range(min(num_slots, len(exits)))]
         self.ran: list[list[int]] = []
 
     def advance(self) -> tuple[Tensor, Tensor]:
@@ -140,89 +140,91 @@ class QueueStepper:
         self._running += [[row, 0] for row in rows.tolist()]
 
 
-def by_hand(exits: list[int], places: int) -> list[list[int]]:
-    """Who is in each step, in places that are never empty while somebody waits."""
-    left, waiting, running, found = dict(enumerate(exits)), list(range(len(exits))), [], []
+def schedule_by_hand(exits: list[int], num_slots: int) -> list[list[int]]:
+    """Return the rows of each step, in slots that are never empty while a row waits."""
+    remaining, waiting, running, schedule = dict(enumerate(exits)), list(range(len(exits))), [], []
     while waiting or running:
-        while waiting and len(running) < places:
+        while waiting and len(running) < num_slots:
             running.append(waiting.pop(0))
-        found.append(sorted(running))
+        schedule.append(sorted(running))
         for row in running:
-            left[row] -= 1
-        running = [row for row in running if left[row]]
-    return found
+            remaining[row] -= 1
+        running = [row for row in running if remaining[row]]
+    return schedule
 
 
 @pytest.mark.parametrize(
     "exits",
     quick_one_in(3, [[2, 1, 4, 1, 3, 2], [1, 1, 1, 1], [5, 5, 5], [4], [1, 5, 1, 5, 1, 1, 2], [3, 3, 1, 9], []]),
 )
-@pytest.mark.parametrize("places", quick_one_in(2, [None, 1, 2, 3, 10]))
-def test_a_freed_place_is_taken_at_once(places: int | None, exits: list[int]) -> None:
-    """Row numbers ride along as logits: once rows have left, they are no longer the places."""
-    stepper = QueueStepper(exits, places or len(exits))
-    steps = run_steps(stepper, parse_rule("quantile:0.5"), max_updates=5, run_all=False, places=places)
+@pytest.mark.parametrize("num_slots", quick_one_in(2, [None, 1, 2, 3, 10]))
+def test_a_free_slot_is_filled_at_once(num_slots: int | None, exits: list[int]) -> None:
+    """Use row numbers as logits: after exits, they differ from slot numbers."""
+    stepper = QueueStepper(exits, num_slots or len(exits))
+    steps = run_steps(stepper, parse_rule("quantile:0.5"), max_updates=5, run_all=False, places=num_slots)
     depths = [min(step, 5) for step in exits]
-    wanted = by_hand(depths, places or len(exits)) or [[]]
-    assert [sorted(rows) for rows in stepper.ran] == wanted
+    expected = schedule_by_hand(depths, num_slots or len(exits)) or [[]]
+    assert [sorted(rows) for rows in stepper.ran] == expected
     assert steps.exit_steps.tolist() == depths
-    assert steps.rows.tolist() == [len(rows) for rows in wanted]
+    assert steps.rows.tolist() == [len(rows) for rows in expected]
     for row, depth in enumerate(depths):
         assert steps.logits[row, :depth].tolist() == [[row, step] for step in range(1, depth + 1)]
         assert steps.logits[row, depth:].isnan().all()
 
 
-def test_the_trace_tells_what_ran_and_what_it_cost() -> None:
-    model, (cells, _) = puzzle_model(), puzzles(ROWS)
-    rule = threshold(model, "correct", cells)
+def test_the_trace_contains_executed_rows_and_macs() -> None:
+    model, (cells, _) = build_puzzle_model(), draw_puzzles(ROWS)
+    rule = choose_rule(model, "correct", cells)
     with torch.no_grad():
-        together, refilled = (model(input_ids=cells, exit_rule=rule, places=places) for places in (None, 3))
-    wanted = [len(rows) for rows in by_hand(refilled.exit_steps.tolist(), 3)]
+        together, refilled = (model(input_ids=cells, exit_rule=rule, places=num_slots) for num_slots in (None, 3))
+    expected_rows = [len(rows) for rows in schedule_by_hand(refilled.exit_steps.tolist(), 3)]
     ran, works = refilled.trace.executed, [model.price(output.trace) for output in (together, refilled)]
-    assert ran.rows.tolist() == wanted
-    assert ran.steps == len(wanted) > 6 > together.trace.executed.steps - 1
+    assert ran.rows.tolist() == expected_rows
+    assert ran.steps == len(expected_rows) > 6 > together.trace.executed.steps - 1
     assert works[0] == works[1]
     assert float(works[0].full) == pytest.approx(ROWS * 6 * step_macs(model.config))
-    assert float(works[1].executed) == pytest.approx(sum(wanted) * step_macs(model.config))
+    assert float(works[1].executed) == pytest.approx(sum(expected_rows) * step_macs(model.config))
     for name in ("updates", "valid", "iterations_run"):
         assert torch.equal(getattr(refilled.trace, name), getattr(together.trace, name)), name
-    found, expected = (output.trace.halting.probabilities for output in (refilled, together))
-    torch.testing.assert_close(found, expected)
+    probabilities, expected = (output.trace.halting.probabilities for output in (refilled, together))
+    torch.testing.assert_close(probabilities, expected)
 
 
-def test_only_puzzles_with_a_place_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many wait, as cells; states are many times as large."""
-    model, (cells, _) = puzzle_model(), puzzles(40)
-    held, step = [], model.step
-    monkeypatch.setattr(model, "step", lambda *states: held.append({len(part) for part in states}) or step(*states))
+def test_only_puzzles_in_slots_have_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that waiting puzzles are stored as cells, not as states, which are many times as large."""
+    model, (cells, _) = build_puzzle_model(), draw_puzzles(40)
+    batch_sizes, step = [], model.step
+    monkeypatch.setattr(
+        model, "step", lambda *states: batch_sizes.append({len(part) for part in states}) or step(*states)
+    )
     with torch.no_grad():
         model(input_ids=cells, exit_rule="patience:1", places=4)
-    assert max(map(max, held)) == 4
-    assert all(len(sizes) == 1 for sizes in held)
+    assert max(map(max, batch_sizes)) == 4
+    assert all(len(sizes) == 1 for sizes in batch_sizes)
 
 
-def test_kinds_go_with_their_puzzles() -> None:
-    model = puzzle_model(puzzle_kinds=3)
-    cells, kinds = puzzles(9)[0], torch.arange(9) % 3
-    rule = threshold(model, "correct", cells)
+def test_kinds_move_with_their_puzzles() -> None:
+    model = build_puzzle_model(puzzle_kinds=3)
+    cells, kinds = draw_puzzles(9)[0], torch.arange(9) % 3
+    rule = choose_rule(model, "correct", cells)
     with torch.no_grad():
         dense = model(input_ids=cells, puzzle_kinds=kinds, exit_rule=rule, run_all_steps=True)
-        same(model(input_ids=cells, puzzle_kinds=kinds, exit_rule=rule, places=2), dense)
+        check_same(model(input_ids=cells, puzzle_kinds=kinds, exit_rule=rule, places=2), dense)
 
 
-def test_gradients_are_those_without_places() -> None:
-    """Nobody needs them in inference; but states that are replaced in place would make them wrong."""
-    found = []
-    for places in (None, 3):
-        model = puzzle_model()
-        model(input_ids=puzzles(7)[0], exit_rule="patience:1", places=places).logits.sum().backward()
-        found.append([weight.grad for weight in model.network.parameters()])
-    for with_all, with_three in zip(*found, strict=True):
+def test_gradients_equal_those_without_slots() -> None:
+    """Compare gradients, which in-place replacement of states would change."""
+    gradients = []
+    for num_slots in (None, 3):
+        model = build_puzzle_model()
+        model(input_ids=draw_puzzles(7)[0], exit_rule="patience:1", places=num_slots).logits.sum().backward()
+        gradients.append([weight.grad for weight in model.network.parameters()])
+    for with_all, with_three in zip(*gradients, strict=True):
         torch.testing.assert_close(with_three, with_all)
 
 
-def test_places_where_nobody_can_wait_are_refused() -> None:
-    model, (cells, _) = puzzle_model(), puzzles(4)
+def test_slots_without_waiting_rows_are_refused() -> None:
+    model, (cells, _) = build_puzzle_model(), draw_puzzles(4)
     with pytest.raises(ValueError, match="places=0"):
         model(input_ids=cells, places=0)
     nobody_waits = "places=2: needs early exits"
@@ -231,32 +233,32 @@ def test_places_where_nobody_can_wait_are_refused() -> None:
     with pytest.raises(ValueError, match=nobody_waits):
         model.train()(input_ids=cells, places=2)
     with pytest.raises(ValueError, match=nobody_waits):
-        small_model()(inputs=examples(4), labels=torch.tensor([0, 1, 1, 0]), places=2)
+        build_recurrent()(inputs=draw_examples(4), labels=torch.tensor([0, 1, 1, 0]), places=2)
 
 
-def test_an_evaluation_with_places_has_the_loss_of_the_answers_that_count() -> None:
-    """Each puzzle's own, as if the model had as many steps as it takes."""
-    model, (cells, labels) = puzzle_model(), puzzles(ROWS)
-    rule = threshold(model, "correct", cells)
+def test_evaluation_with_slots_has_the_loss_at_the_exit() -> None:
+    """Compare each puzzle's loss with that of a model of as many steps as it takes."""
+    model, (cells, labels) = build_puzzle_model(), draw_puzzles(ROWS)
+    rule = choose_rule(model, "correct", cells)
     model.config.places = 3
     with torch.no_grad():
-        found = model(input_ids=cells, labels=labels, exit_rule=rule)
+        output = model(input_ids=cells, labels=labels, exit_rule=rule)
         losses = []
-        for row, depth in enumerate(found.exit_steps.tolist()):
+        for row, depth in enumerate(output.exit_steps.tolist()):
             carry: dict[str, Tensor] = {}
             for _ in range(depth):
                 carry = carry and {**carry, "halted": torch.tensor([False])}
                 step = model(input_ids=cells[row : row + 1], labels=labels[row : row + 1], carry=carry)
                 carry = step.carry
             losses.append(step.loss_parts)
-    assert max(found.trace.executed.rows.tolist()) == 3
-    for part, value in found.loss_parts.items():
+    assert max(output.trace.executed.rows.tolist()) == 3
+    for part, value in output.loss_parts.items():
         torch.testing.assert_close(value, torch.stack([loss[part] for loss in losses]).mean(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found.loss, sum(found.loss_parts.values()))
+    torch.testing.assert_close(output.loss, sum(output.loss_parts.values()))
 
 
-def test_the_configurations_places_are_for_calls_that_do_not_run_all_steps() -> None:
-    model, (cells, labels) = puzzle_model(), puzzles(6)
+def test_configured_slots_apply_to_calls_with_exits_only() -> None:
+    model, (cells, labels) = build_puzzle_model(), draw_puzzles(6)
     model.config.places = 2
     with torch.no_grad():
         assert model(input_ids=cells).trace.executed.rows[0] == 2
@@ -267,8 +269,8 @@ def test_the_configurations_places_are_for_calls_that_do_not_run_all_steps() -> 
 
 @pytest.mark.parametrize("refills", [True, False])
 def test_exit_rules_are_timed_with_waiting_examples(refills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a model that refills all timed examples are given at once, of others as many as a batch has."""
-    model, calls = puzzle_model(), []
+    """Check that a refilling model gets all timed examples at once, and others a batch at a time."""
+    model, calls = build_puzzle_model(), []
 
     def forward(input_ids: Tensor, places: int | None = None, **_: Any) -> None:
         calls.append((len(input_ids), places))
@@ -284,7 +286,7 @@ def test_exit_rules_are_timed_with_waiting_examples(refills: bool, monkeypatch: 
     )  # fmt: skip
     monkeypatch.setattr(exit_study, "REPETITIONS", 1)
     monkeypatch.setattr(exit_study, "WARM_UP", 0)
-    timings = exit_study.measure(trainer, list(puzzles(10)[0]), [parse_rule("fixed:1")], 10, exit_study.BATCHES)
+    timings = exit_study.measure(trainer, list(draw_puzzles(10)[0]), [parse_rule("fixed:1")], 10, exit_study.BATCHES)
     assert set(timings["fixed:1"]) == set(exit_study.BATCHES)
     of_batches = {(1, None), (8, None), (2, None), (10, None)}
     assert set(calls) == ({(10, places) for places in exit_study.BATCHES} if refills else of_batches)

@@ -1,4 +1,4 @@
-"""How families are found: folders, entry points of installed packages, and what is said of a broken one."""
+"""Registration of families: folders, entry points of installed packages, and errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -52,50 +52,64 @@ NO_PLACE = Family(settings=ToySettings, config="toy_family.ToyConfig", heads={})
 
 @pytest.fixture
 def install(tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Install a package with entry points of the group, as far as importlib.metadata can tell."""
+    """Return a function that installs a package with entry points of the group, as importlib.metadata sees it."""
     with ExitStack() as stack:
 
-        def installed(**places: str) -> None:
+        def install_package(**entry_points: str) -> None:
             (tmp_path / "toy_family.py").write_text(TOY)
-            stack.enter_context(package_on_path(tmp_path, "toy-family", {registry.GROUP: places}))
+            stack.enter_context(package_on_path(tmp_path, "toy-family", {registry.GROUP: entry_points}))
 
-        yield installed
+        yield install_package
     sys.modules.pop("toy_family", None)
 
 
-def test_the_folders_are_found() -> None:
+def test_family_folders_are_found() -> None:
     assert list(families()) == BUILT_IN
     assert list_model_schemas()["albert_act"].__name__ == "AlbertActSettings"
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_name_of_code_in_a_descriptor_exists(name: str) -> None:
-    each = family(name)
-    assert each.settings().name == name
-    importers = [each.config, *each.heads.values(), *each.auto.values(), *each.public.values(), *each.layouts.values()]
-    importers += [*each.sections, *each.extensions, *filter(None, each.starts_from.values())]
-    importers += filter(None, (each.encoder, each.tokenizer, each.build, each.adopts, each.settle))
-    importers += filter(None, (each.weights_from, each.config_from, each.folders_from, each.reference_depth))
-    if each.search is not None:
-        search = each.search
-        importers += [search.costs, search.derive, search.baselines, search.macs, search.time]
-    assert all(callable(found) or isinstance(found, SectionEntry) for found in (importer() for importer in importers))
-    assert each.config().model_type == ("" if each.config() is PreTrainedConfig else name)
-    assert each.trains_in_slots == any(importer().trains_in_slots for importer in each.heads.values())
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_settings_that_a_descriptor_names_are_settings(name: str) -> None:
-    each, settings = family(name), family(name).settings()
-    named = [
-        *each.budget.prices,
-        *filter(None, (each.depth, each.search and each.search.setting, *each.loss_parts.values())),
+def test_every_import_of_a_descriptor_exists(name: str) -> None:
+    descriptor = family(name)
+    assert descriptor.settings().name == name
+    importers = [
+        descriptor.config,
+        *descriptor.heads.values(),
+        *descriptor.auto.values(),
+        *descriptor.public.values(),
+        *descriptor.layouts.values(),
     ]
-    assert all(hasattr(settings, setting) for setting in named)
+    importers += [*descriptor.sections, *descriptor.extensions, *filter(None, descriptor.starts_from.values())]
+    importers += filter(
+        None, (descriptor.encoder, descriptor.tokenizer, descriptor.build, descriptor.adopts, descriptor.settle)
+    )
+    importers += filter(
+        None, (descriptor.weights_from, descriptor.config_from, descriptor.folders_from, descriptor.reference_depth)
+    )
+    if descriptor.search is not None:
+        search = descriptor.search
+        importers += [search.costs, search.derive, search.baselines, search.macs, search.time]
+    assert all(
+        callable(imported) or isinstance(imported, SectionEntry) for imported in (importer() for importer in importers)
+    )
+    assert descriptor.config().model_type == ("" if descriptor.config() is PreTrainedConfig else name)
+    assert descriptor.trains_in_slots == any(importer().trains_in_slots for importer in descriptor.heads.values())
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_family_has_a_fixed_depth_or_says_why_not(name: str) -> None:
+def test_settings_named_by_a_descriptor_exist(name: str) -> None:
+    descriptor, settings = family(name), family(name).settings()
+    setting_names = [
+        *descriptor.budget.prices,
+        *filter(
+            None, (descriptor.depth, descriptor.search and descriptor.search.setting, *descriptor.loss_parts.values())
+        ),
+    ]
+    assert all(hasattr(settings, setting) for setting in setting_names)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_family_has_a_fixed_depth_or_a_reason(name: str) -> None:
     fix_depth, settings = family(name).fixed_depth, family(name).settings()
     if name == "routed":
         settings.num_hidden_layers = 4
@@ -106,14 +120,14 @@ def test_a_family_has_a_fixed_depth_or_says_why_not(name: str) -> None:
         assert changed != settings
 
 
-def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..., None]) -> None:
+def test_a_family_of_an_installed_package_is_registered(install: Callable[..., None]) -> None:
     install(toy="toy_family:FAMILY")
     assert list(families()) == [*BUILT_IN, "toy"]
     assert family("toy").heads["tagging"]() is family("toy").config() is math.floor
     assert "model.wheels" in set(list_keys())
 
 
-@pytest.mark.parametrize(("places", "message"), [
+@pytest.mark.parametrize(("entry_points", "message"), [
     ({"toy": "toy_family:NOTHING"}, "family 'toy' of package toy-family (toy_family:NOTHING): cannot be imported"),
     ({"toy": "toy_famly:FAMILY"}, "cannot be imported (ModuleNotFoundError: No module named 'toy_famly')"),
     ({"albert": "toy_family:FAMILY"}, "a family of that name already exists"),
@@ -123,8 +137,10 @@ def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..
     ({"toy": "toy_family:NO_PLACE"}, "'toy_family.ToyConfig' must be 'module:Class'"),
     ({"toy": "toy_family:FAMILY", "roy": "toy_family:FAMILY"}, "its settings name it 'toy'"),
 ])  # fmt: skip
-def test_a_broken_one_is_one_line(install: Callable[..., None], places: dict[str, str], message: str) -> None:
-    install(**places)
+def test_an_invalid_family_is_refused_in_one_line(
+    install: Callable[..., None], entry_points: dict[str, str], message: str
+) -> None:
+    install(**entry_points)
     with pytest.raises(ConfigError) as raised:
         families()
     assert message in str(raised.value)
@@ -132,7 +148,7 @@ def test_a_broken_one_is_one_line(install: Callable[..., None], places: dict[str
     assert "\n" not in str(raised.value)
 
 
-def test_an_unknown_family_is_one_line() -> None:
+def test_an_unknown_family_is_refused_in_one_line() -> None:
     with pytest.raises(
         ConfigError,
         match=r"model.name=albert_at: unknown model family \(did "
@@ -141,7 +157,7 @@ def test_an_unknown_family_is_one_line() -> None:
         family("albert_at")
 
 
-def test_a_head_that_is_not_there_is_one_line() -> None:
+def test_a_missing_head_is_refused_in_one_line() -> None:
     with pytest.raises(
         ConfigError, match="model=ponder_rnn: has no model for pretraining; it has models for classification"
     ):
@@ -150,13 +166,13 @@ def test_a_head_that_is_not_there_is_one_line() -> None:
 
 def test_finding_families_imports_no_torch() -> None:
     code = "import sys; from adadepth.models.registry import families; families(); print('torch' in sys.modules)"
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=600
     )
-    assert found.stdout.strip() == "False"
+    assert process.stdout.strip() == "False"
 
 
-def test_an_installed_package_adds_a_name_but_replaces_none(tmp_path: Path) -> None:
+def test_an_installed_package_cannot_replace_a_family(tmp_path: Path) -> None:
     names = {"count_wheels": "math:floor", "LoopedConfig": "math:ceil"}
     with package_on_path(tmp_path, "toy-names", {"adadepth.names": names}):
         assert adadepth.count_wheels is math.floor

@@ -1,4 +1,4 @@
-"""States and attentions after every step of the models whose sequences leave the batch."""
+"""Hidden states after every step of models whose sequences leave the batch."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ MAKERS = pytest.mark.parametrize("make", [small_ponder, small_multi_exit])
 
 
 @MAKERS
-def test_states_after_every_step_are_those_of_the_block_applied_again_and_again(make):
+def test_states_after_every_step_equal_repeated_application_of_the_block(make):
     model, batch = make(exit_rule="fixed:2", attn_implementation="eager"), padded_batch()
     encoder, seen = model.albert.encoder, batch["attention_mask"].bool()
     output = model(**batch, output_hidden_states=True, output_attentions=True)
@@ -27,21 +27,21 @@ def test_states_after_every_step_are_those_of_the_block_applied_again_and_again(
 
 
 @MAKERS
-def test_looking_changes_neither_exits_nor_predictions(make):
+def test_hidden_states_change_neither_exits_nor_predictions(make):
     model, batch = make(exit_rule="confidence:0.6"), padded_batch()
-    looked, left = model(**batch, output_hidden_states=True), model(**batch)
-    assert left.hidden_states is None
-    assert torch.equal(looked.exit_steps, left.exit_steps)
-    torch.testing.assert_close(looked.logits, left.logits)
+    looked, plain = model(**batch, output_hidden_states=True), model(**batch)
+    assert plain.hidden_states is None
+    assert torch.equal(looked.exit_steps, plain.exit_steps)
+    torch.testing.assert_close(looked.logits, plain.logits)
 
 
 @MAKERS
-def test_some_states_can_be_chosen_by_number(make):
+def test_hidden_states_are_selected_by_number(make):
     model, batch = make(), padded_batch()
-    chosen, every = model(**batch, output_hidden_states=[0, -1]), model(**batch, output_hidden_states=True)
-    present = [number for number, state in enumerate(chosen.hidden_states) if state is not None]
+    selected, every = model(**batch, output_hidden_states=[0, -1]), model(**batch, output_hidden_states=True)
+    present = [number for number, state in enumerate(selected.hidden_states) if state is not None]
     assert present == [0, model.max_updates]
-    assert torch.equal(chosen.hidden_states[-1], every.hidden_states[-1])
+    assert torch.equal(selected.hidden_states[-1], every.hidden_states[-1])
 
 
 @MAKERS
@@ -60,5 +60,5 @@ def test_gradients_survive_checkpointing(make, reentrant):
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
         model(**batch).loss.backward()
-        gradients.append({name: each.grad for name, each in model.named_parameters()})
+        gradients.append({name: weight.grad for name, weight in model.named_parameters()})
     torch.testing.assert_close(gradients[1], gradients[0])

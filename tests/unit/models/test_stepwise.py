@@ -1,4 +1,4 @@
-"""Exits of stepwise models: finished rows leave the batch, and what comes back is what each row would get alone."""
+"""Exits of stepwise models: finished rows leave the batch, and outputs equal those of each row alone."""
 
 import pytest
 import torch
@@ -20,39 +20,39 @@ def evaluate(model, batch, rule, **kwargs):
 @pytest.mark.parametrize(("make", "rule"), quick_one_in(4, CASES))
 def test_leaving_the_batch_changes_no_prediction(make, rule):
     model, batch = make(num_labels=3), padded_batch(LENGTHS)
-    left, stayed = evaluate(model, batch, rule), evaluate(model, batch, rule, run_all_steps=True)
-    assert left.exit_steps.equal(stayed.exit_steps)
-    torch.testing.assert_close(left.logits, stayed.logits, atol=1e-5, rtol=0)
+    exited, stayed = evaluate(model, batch, rule), evaluate(model, batch, rule, run_all_steps=True)
+    assert exited.exit_steps.equal(stayed.exit_steps)
+    torch.testing.assert_close(exited.logits, stayed.logits, atol=1e-5, rtol=0)
     steps = torch.arange(1, 7)
-    ran = steps <= left.exit_steps.unsqueeze(1)
-    assert left.step_logits.isnan().all(dim=-1).equal(~ran)
-    torch.testing.assert_close(left.step_logits[ran], stayed.step_logits[ran], atol=1e-5, rtol=0)
+    ran = steps <= exited.exit_steps.unsqueeze(1)
+    assert exited.step_logits.isnan().all(dim=-1).equal(~ran)
+    torch.testing.assert_close(exited.step_logits[ran], stayed.step_logits[ran], atol=1e-5, rtol=0)
     if model.exit_signals == {"logits", "halting"}:
-        assert left.halting_logits.isnan().equal(~ran)
-        assert left.halting_probabilities.isnan().equal(~ran)
-        torch.testing.assert_close(left.halting_logits[ran], stayed.halting_logits[ran], atol=1e-4, rtol=0)
+        assert exited.halting_logits.isnan().equal(~ran)
+        assert exited.halting_probabilities.isnan().equal(~ran)
+        torch.testing.assert_close(exited.halting_logits[ran], stayed.halting_logits[ran], atol=1e-4, rtol=0)
     assert not stayed.step_logits.isnan().any()
 
 
 @pytest.mark.parametrize(
     "changes", [{"halting_head": "linear_diff"}, {"halting_head": "linear_cat", "readout": "pooler"}]
 )
-def test_heads_on_consecutive_steps_keep_each_rows_own_predecessor(changes):
+def test_heads_on_consecutive_steps_keep_the_predecessor_of_each_row(changes):
     model, batch = small_ponder(**changes), padded_batch(LENGTHS)
-    left, stayed = (evaluate(model, batch, "sample", run_all_steps=run_all) for run_all in (False, True))
-    assert left.exit_steps.equal(stayed.exit_steps)
-    ran = ~left.halting_logits.isnan()
-    assert 0 < left.trace.execution.rows[-1] < 8
-    torch.testing.assert_close(left.halting_logits[ran], stayed.halting_logits[ran], atol=1e-4, rtol=0)
+    exited, stayed = (evaluate(model, batch, "sample", run_all_steps=run_all) for run_all in (False, True))
+    assert exited.exit_steps.equal(stayed.exit_steps)
+    ran = ~exited.halting_logits.isnan()
+    assert 0 < exited.trace.execution.rows[-1] < 8
+    torch.testing.assert_close(exited.halting_logits[ran], stayed.halting_logits[ran], atol=1e-4, rtol=0)
 
 
 def test_the_cases_exercise_many_exits():
-    """Otherwise a row written to the wrong place could go unnoticed."""
+    """Check that rows exit at many steps, so that a row written to a wrong position is noticed."""
     batch = padded_batch(LENGTHS)
     assert len(evaluate(small_ponder(), batch, "quantile:0.5").exit_steps.unique()) >= 3
     assert len(evaluate(small_multi_exit(num_labels=3), batch, "confidence:0.75").exit_steps.unique()) >= 3
     logits = evaluate(small_ponder(), batch, "quantile:0.5").logits
-    assert torch.cdist(logits, logits).add(torch.eye(8)).min() > 1e-3, "rows must be told apart by their predictions"
+    assert torch.cdist(logits, logits).add(torch.eye(8)).min() > 1e-3, "rows must have different predictions"
 
 
 @pytest.mark.parametrize(("make", "rule"), quick_one_in(4, CASES))
@@ -68,7 +68,7 @@ def test_a_batch_equals_its_rows_alone(make, rule):
         torch.testing.assert_close(single.logits[0], together.logits[row], atol=1e-5, rtol=1e-5)
 
 
-def test_every_step_computes_the_rows_that_still_run():
+def test_every_step_computes_running_rows_only():
     model = small_ponder()
     batch = {name: torch.nn.functional.pad(value, (0, 4)) for name, value in padded_batch(LENGTHS).items()}
     outputs = evaluate(model, batch, "quantile:0.5")
@@ -87,14 +87,14 @@ def test_every_step_computes_the_rows_that_still_run():
 
 
 def test_attention_that_cannot_be_packed_pads_its_rows():
-    """FlexAttention has a mask of its own kind; the rows are then narrowed to a multiple of eight."""
+    """Check FlexAttention, whose masks are of another kind: rows are narrowed to a multiple of eight."""
     model, batch = (
         small_ponder(),
         {name: torch.nn.functional.pad(value, (0, 4)) for name, value in padded_batch(LENGTHS).items()},
     )
     packed = evaluate(model, batch, "quantile:0.5")
     model.set_attn_implementation("flex_attention")
-    with torch.compiler.set_stance("force_eager"):  # to compile the kernel takes longer than all other tests here
+    with torch.compiler.set_stance("force_eager"):  # compilation takes longer than all other tests of this file
         padded = evaluate(model, batch, "quantile:0.5")
     assert padded.exit_steps.equal(packed.exit_steps)
     torch.testing.assert_close(padded.logits, packed.logits, atol=1e-5, rtol=0)
@@ -116,23 +116,23 @@ def test_rows_of_one_length_or_without_a_mask_are_never_narrowed():
     torch.testing.assert_close(masked.logits, unmasked.logits)
 
 
-def test_a_row_without_tokens_disturbs_nobody():
+def test_a_row_without_tokens_changes_no_other_row():
     model, batch = small_ponder(), padded_batch((12, 8, 5, 3))
     expected = evaluate(model, batch, "fixed:3")
     batch["attention_mask"][3] = 0
-    found = evaluate(model, batch, "fixed:3")
-    torch.testing.assert_close(found.logits[:3], expected.logits[:3], atol=1e-5, rtol=0)
-    assert found.logits.isfinite().all()
+    outputs = evaluate(model, batch, "fixed:3")
+    torch.testing.assert_close(outputs.logits[:3], expected.logits[:3], atol=1e-5, rtol=0)
+    assert outputs.logits.isfinite().all()
 
 
-def test_padding_on_the_left_is_kept():
+def test_leaving_with_left_padding_changes_no_prediction():
     model, batch = small_ponder(), padded_batch((12, 8, 8, 8))
-    left = {
+    left_padded = {
         name: torch.stack([row.roll(12 - n) for row, n in zip(value, (12, 8, 8, 8), strict=True)])
         for name, value in batch.items()
     }
     rule = "fixed:4"
-    compacted, stayed = evaluate(model, left, rule), evaluate(model, left, rule, run_all_steps=True)
+    compacted, stayed = evaluate(model, left_padded, rule), evaluate(model, left_padded, rule, run_all_steps=True)
     torch.testing.assert_close(compacted.logits, stayed.logits, atol=1e-5, rtol=0)
 
 
@@ -146,7 +146,7 @@ def test_attention_implementations_agree(attention):
     torch.testing.assert_close(got.logits, expected.logits, atol=1e-5, rtol=0)
 
 
-def test_the_trace_tells_the_depths():
+def test_the_trace_contains_the_depths():
     model, batch = small_ponder(), padded_batch(LENGTHS)
     for outputs in (evaluate(model, batch, "quantile:0.5"), evaluate(model, batch, "quantile:0.5", run_all_steps=True)):
         trace = outputs.trace
@@ -184,5 +184,7 @@ def test_sampling_follows_the_generator():
     assert draws[0].equal(draws[1])
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
-        others = torch.stack([model(**batch, exit_rule="sample", generator=generator).exit_steps for _ in range(8)])
-    assert (others != draws[0]).any()
+        other_draws = torch.stack(
+            [model(**batch, exit_rule="sample", generator=generator).exit_steps for _ in range(8)]
+        )
+    assert (other_draws != draws[0]).any()

@@ -1,4 +1,4 @@
-"""Classifiers of transformers as they are: its logits, losses and checkpoints, and its classes matched by name."""
+"""Unchanged classifiers of transformers: logits, losses, checkpoints, and classes matched by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from adadepth.models.stock_classifier.settings import StockClassifierSettings
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.adalayers_support import BASES, DEPTH, WIDTH, texts
+from tests.unit.models.adalayers_support import BASES, DEPTH, WIDTH, draw_texts
 
 HEADS = {
     "sequence": (AutoModelForSequenceClassification, StockForSequenceClassification),
@@ -52,7 +52,7 @@ def save(folder, kind="bert", unit="token", names=NAMES, **changes):
     return model
 
 
-def fields(names=NAMES, problem_type=None):
+def build_fields(names=NAMES, problem_type=None):
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: n for n, name in enumerate(names)},
@@ -61,34 +61,34 @@ def fields(names=NAMES, problem_type=None):
 
 
 def build(folder, names=NAMES, problem="tagging", **settings):
-    chosen = StockClassifierSettings(pretrained=str(folder), **settings)
+    model_settings = StockClassifierSettings(pretrained=str(folder), **settings)
     torch.manual_seed(1)
-    return build_classifier(chosen, 120, fields(names), problem).eval()
+    return build_classifier(model_settings, 120, build_fields(names), problem).eval()
 
 
 @pytest.mark.parametrize(("kind", "unit"), quick_one_in(3, product(KINDS, HEADS)))
-def test_logits_and_loss_are_transformers_own(kind, unit, tmp_path):
-    theirs, batch = save(tmp_path, kind, unit), texts()
+def test_logits_and_loss_equal_transformers(kind, unit, tmp_path):
+    theirs, batch = save(tmp_path, kind, unit), draw_texts()
     ours = HEADS[unit][1].from_pretrained(tmp_path)
     labels = torch.tensor([0, 2, 1])
     if unit == "token":
         labels = torch.where(batch["attention_mask"] == 1, batch["input_ids"] % 3, -100)
     with torch.no_grad():
         expected = theirs(**batch, labels=labels)
-        found = ours(**batch, labels=labels)
-    assert torch.equal(found.logits, expected.logits)
-    torch.testing.assert_close(found.loss, expected.loss)
+        output = ours(**batch, labels=labels)
+    assert torch.equal(output.logits, expected.logits)
+    torch.testing.assert_close(output.loss, expected.loss)
     count = ours.count_targets({"labels": labels})["task"]
     assert count == (labels >= 0).sum()
     doubled = ours(**batch, labels=labels, num_targets={"task": 2 * count}).loss
     torch.testing.assert_close(2 * doubled, expected.loss)
-    trace = found.trace
+    trace = output.trace
     assert (trace.unit, trace.max_updates) == (unit, DEPTH)
     valid = batch["attention_mask"].bool() if unit == "token" else torch.ones(3, dtype=torch.bool)
     assert torch.equal(trace.updates, DEPTH * valid.float())
 
 
-@pytest.mark.parametrize(("own", "wanted", "order"), quick_one_in(3, [
+@pytest.mark.parametrize(("stored", "requested", "order"), quick_one_in(3, [
     (["O", "B-PER"], ["O", "B-PER"], [0, 1]),
     (["O", "B-PER", "B-LOC"], ["B-LOC", "O", "B-PER"], [2, 0, 1]),
     (["CONTRADICTION", "NEUTRAL", "ENTAILMENT"], ["entailment", "neutral", "contradiction"], [2, 1, 0]),
@@ -102,27 +102,27 @@ def test_logits_and_loss_are_transformers_own(kind, unit, tmp_path):
     (["a", "A"], ["a", "b"], None),
     (["a", "A"], ["a"], None),
 ]))  # fmt: skip
-def test_classes_are_matched_by_name(own, wanted, order):
-    assert match_class_order(own, wanted) == order
+def test_classes_are_matched_by_name(stored, requested, order):
+    assert match_class_order(stored, requested) == order
 
 
 @pytest.mark.parametrize(("kind", "unit"), quick_one_in(6, product(KINDS, HEADS)))
 def test_a_head_in_another_order_predicts_the_same_names(kind, unit, tmp_path):
-    theirs, batch = save(tmp_path, kind, unit), texts()
+    theirs, batch = save(tmp_path, kind, unit), draw_texts()
     ours = HEADS[unit][1].from_pretrained(tmp_path)
     ours.take_classes(["i-per", "o", "b-per"])
     assert ours.config.id2label == {0: "i-per", 1: "o", 2: "b-per"}
     assert ours.config.label2id == {"i-per": 0, "o": 1, "b-per": 2}
     with torch.no_grad():
-        expected, found = theirs(**batch).logits, ours(**batch).logits
-    torch.testing.assert_close(found, expected[..., [2, 0, 1]])
+        expected, logits = theirs(**batch).logits, ours(**batch).logits
+    torch.testing.assert_close(logits, expected[..., [2, 0, 1]])
     ours.save_pretrained(tmp_path / "saved")
-    again = HEADS[unit][0].from_pretrained(tmp_path / "saved").eval()
+    loaded = HEADS[unit][0].from_pretrained(tmp_path / "saved").eval()
     with torch.no_grad():
-        assert torch.equal(again(**batch).logits, found), "a saved checkpoint has names and rows in one order"
+        assert torch.equal(loaded(**batch).logits, logits), "a saved checkpoint has names and rows in one order"
 
 
-def test_classes_without_names_are_told(tmp_path, caplog):
+def test_classes_without_names_are_reported(tmp_path, caplog):
     save(tmp_path, names=["LABEL_0", "LABEL_1", "LABEL_2"])
     model = StockForTokenClassification.from_pretrained(tmp_path)
     model.take_classes(NAMES)
@@ -130,7 +130,7 @@ def test_classes_without_names_are_told(tmp_path, caplog):
     assert list(model.config.id2label.values()) == NAMES
 
 
-def test_other_classes_are_one_line_with_both(tmp_path):
+def test_other_classes_are_refused_with_both_lists(tmp_path):
     save(tmp_path)
     with pytest.raises(ConfigError) as raised:
         StockForTokenClassification.from_pretrained(tmp_path).take_classes(["O", "B-LOC", "I-LOC"])
@@ -139,47 +139,47 @@ def test_other_classes_are_one_line_with_both(tmp_path):
     )
 
 
-def test_the_work_is_that_of_plain_albert(tmp_path):
-    """The same network priced by another family, whose formula is written out in its own test."""
+def test_macs_equal_those_of_plain_albert(tmp_path):
+    """Compare with another family on the same network, whose formula has a test of its own."""
     torch.manual_seed(0)
     PlainAlbertForSequenceClassification(AlbertConfig(**SMALL, num_labels=3)).save_pretrained(tmp_path)
     ours = StockForSequenceClassification.from_pretrained(tmp_path)
     theirs = PlainAlbertForSequenceClassification.from_pretrained(tmp_path).eval()
-    batch = texts()
+    batch = draw_texts()
     assert isinstance(ours, AlbertForSequenceClassification)
-    for found, expected in zip(ours.price(ours(**batch).trace), theirs.price(theirs(**batch).trace), strict=True):
-        assert found == expected
+    for actual, expected in zip(ours.price(ours(**batch).trace), theirs.price(theirs(**batch).trace), strict=True):
+        assert actual == expected
 
 
-def test_the_work_of_a_tagger(tmp_path):
+def test_macs_of_a_tagger_equal_their_formula(tmp_path):
     save(tmp_path)
     model = StockForTokenClassification.from_pretrained(tmp_path)
-    work = model.price(model(**texts((9, 6, 2), 11)).trace)
+    work = model.price(model(**draw_texts((9, 6, 2), 11)).trace)
 
-    def sequence(length):
+    def compute_macs(length):
         return length * (DEPTH * (4 * WIDTH**2 + 2 * length * WIDTH + 2 * WIDTH * 48) + WIDTH * 3)
 
-    assert work.adaptive == work.full == sum(map(sequence, (9, 6, 2)))
-    assert work.executed == work.dense == 3 * sequence(11)
+    assert work.adaptive == work.full == sum(map(compute_macs, (9, 6, 2)))
+    assert work.executed == work.dense == 3 * compute_macs(11)
 
 
-def test_the_work_of_distilbert_counts_both_layers_of_its_head_once(tmp_path):
+def test_macs_of_distilbert_count_both_layers_of_its_head_once(tmp_path):
     save(tmp_path, "distilbert", "sequence")
     model = StockForSequenceClassification.from_pretrained(tmp_path)
     block = 4 * WIDTH**2 + 2 * 5 * WIDTH + 2 * WIDTH * 48
-    assert model.price(model(**texts((5,), 5)).trace).full == 5 * DEPTH * block + WIDTH * WIDTH + WIDTH * 3
+    assert model.price(model(**draw_texts((5,), 5)).trace).full == 5 * DEPTH * block + WIDTH * WIDTH + WIDTH * 3
 
 
-def test_training_goes_on_with_a_head_of_the_same_classes(tmp_path):
-    theirs, batch = save(tmp_path), texts()
+def test_training_keeps_a_head_of_the_same_classes(tmp_path):
+    theirs, batch = save(tmp_path), draw_texts()
     model = build(tmp_path, ["B-PER", "I-PER", "O"])
     with torch.no_grad():
         torch.testing.assert_close(model(**batch).logits, theirs(**batch).logits[..., [1, 2, 0]])
 
 
 @pytest.mark.parametrize("names", quick_one_in(2, [["O", "B-LOC", "I-LOC"], ["O", "B-LOC"]]))
-def test_training_begins_with_a_new_head_for_other_classes(names, tmp_path, caplog):
-    """Even where as many classes have other names, nothing of the old head is left; the blocks are."""
+def test_training_starts_with_a_new_head_for_other_classes(names, tmp_path, caplog):
+    """Check equally many classes of other names: the head is new, the blocks are loaded."""
     theirs = save(tmp_path)
     model = build(tmp_path, names)
     assert "randomly initialised head, because the existing one predicts O, B-PER, I-PER" in caplog.text
@@ -192,36 +192,36 @@ def test_training_begins_with_a_new_head_for_other_classes(names, tmp_path, capl
 
 @pytest.mark.parametrize("kind", quick_one_in(6, KINDS))
 @pytest.mark.parametrize(("unit", "problem"), [("token", "tagging"), ("sequence", "classification")])
-def test_training_begins_with_a_new_head_on_a_bare_model(kind, unit, problem, tmp_path, caplog):
+def test_training_starts_with_a_new_head_on_a_bare_model(kind, unit, problem, tmp_path, caplog):
     torch.manual_seed(0)
     bare = AutoModel.from_config(BASES[kind]).eval()
     bare.save_pretrained(tmp_path)
     model = build(tmp_path, problem=problem).train()
     assert not caplog.text
-    found = model.base_model.state_dict()
-    assert all(torch.equal(weight, found[name]) for name, weight in bare.state_dict().items() if name in found)
-    batch = texts()
+    weights = model.base_model.state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in bare.state_dict().items() if name in weights)
+    batch = draw_texts()
     labels = batch["attention_mask"] if unit == "token" else torch.tensor([0, 2, 1])
     model(**batch, labels=labels).loss.backward()
     assert all(weight.grad is not None for weight in model.base_model.get_input_embeddings().parameters())
 
 
-def test_a_value_has_one_output(tmp_path):
+def test_a_regression_has_one_output(tmp_path):
     save(tmp_path, unit="sequence")
     settings = StockClassifierSettings(pretrained=str(tmp_path))
     model = build_classifier(settings, 120, {"num_labels": 1, "problem_type": "regression"}, "regression").eval()
     values = torch.tensor([0.5, 2.0, -1.0])
-    output = model(**texts(), labels=values)
+    output = model(**draw_texts(), labels=values)
     torch.testing.assert_close(output.loss, (output.logits.squeeze(-1) - values).square().mean())
 
 
-def test_attention_is_chosen(tmp_path):
+def test_the_attention_implementation_is_configurable(tmp_path):
     save(tmp_path)
     assert build(tmp_path, attn_implementation="eager").config._attn_implementation == "eager"
     assert build(tmp_path, ["x", "y"], attn_implementation="eager").config._attn_implementation == "eager"
 
 
-def test_mistakes(tmp_path):
+def test_invalid_models_are_refused(tmp_path):
     save(tmp_path / "tagger")
     save(tmp_path / "bart", "bart", "sequence")
     AutoModel.from_config(BASES["bert"]).save_pretrained(tmp_path / "bare")
@@ -242,18 +242,18 @@ def test_mistakes(tmp_path):
             load_model(str(tmp_path / folder), head, settings, [])
         assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="it has 120 tokens, the tokenizer 121"):
-        build_classifier(StockClassifierSettings(pretrained=str(tmp_path / "tagger")), 121, fields(), "tagging")
+        build_classifier(StockClassifierSettings(pretrained=str(tmp_path / "tagger")), 121, build_fields(), "tagging")
     with pytest.raises(
         ConfigError, match="model_type=gpt2: its compute is unknown, because it declares none of intermediate_"
     ):
         StockForSequenceClassification.select_class(GPT2Config())
     with pytest.raises(DataError, match="labels: 3 is not a class"):
-        build(tmp_path / "tagger")(**texts(), labels=torch.full((3, 11), 3))
+        build(tmp_path / "tagger")(**draw_texts(), labels=torch.full((3, 11), 3))
 
 
 @pytest.mark.parametrize("head", [StockForSequenceClassification, StockForTokenClassification])
-def test_what_the_trainer_feeds_is_named(head: Any) -> None:
-    """It leaves out what a forward pass does not name: segments of pairs were all 0 that way."""
+def test_inputs_of_the_trainer_are_arguments_of_the_forward_pass(head: Any) -> None:
+    """Check that the trainer, which omits other inputs, passes the segments of pairs."""
     fed = {"input_ids", "attention_mask", "token_type_ids", "labels", "num_targets"}
     assert fed <= set(inspect.signature(head.forward).parameters)
 
@@ -271,20 +271,20 @@ def save_llama(folder, **changes):
 TOKENS = [[5, 6, 7], [8, 9, 10, 11, 12], [13], [5, 1, 7, 1], [2, 3], [4, 4, 4, 4], [20, 21, 22], [30, 31, 32, 33]]
 
 
-def padded(rows, pad):
+def pad_rows(rows, pad):
     width = max(map(len, rows))
     ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows])
     return ids, torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
 
 
-@pytest.mark.parametrize("own", [None, 0, 1], ids=["no pad", "another pad", "the tokenizer's pad"])
-def test_padding_is_never_classified(own, tmp_path):
-    """One text at a time without any padding, by the model of transformers, and eight with it, give the same."""
-    save_llama(tmp_path, pad_token_id=own)
+@pytest.mark.parametrize("pad_token_id", [None, 0, 1], ids=["no pad", "another pad", "the tokenizer's pad"])
+def test_padding_is_never_classified(pad_token_id, tmp_path):
+    """Compare eight padded texts with each text alone without padding in the model of transformers."""
+    save_llama(tmp_path, pad_token_id=pad_token_id)
     theirs = LlamaForSequenceClassification.from_pretrained(tmp_path).eval()
     model = StockForSequenceClassification.from_pretrained(tmp_path).eval()
     model.take_padding(1)
-    ids, mask = padded(TOKENS, pad=1)
+    ids, mask = pad_rows(TOKENS, pad=1)
     rows = [number for number, row in enumerate(TOKENS) if row[-1] != model.config.pad_token_id]
     with torch.no_grad():
         together = model(input_ids=ids, attention_mask=mask).logits
@@ -295,17 +295,17 @@ def test_padding_is_never_classified(own, tmp_path):
             torch.testing.assert_close(padded_alone[0], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_padding_that_nobody_can_tell_is_one_line(tmp_path):
+def test_unknown_padding_is_refused_in_one_line(tmp_path):
     save_llama(tmp_path, pad_token_id=None)
     model = StockForSequenceClassification.from_pretrained(tmp_path).eval()
-    ids, mask = padded(TOKENS, pad=1)
+    ids, mask = pad_rows(TOKENS, pad=1)
     assert model(input_ids=ids[1:2]).logits.shape == (1, 3)
     for rows in (slice(0, 1), slice(0, 8)):
         with pytest.raises(ConfigError, match="pad_token_id=None: LlamaForSequenceClassification reads the last token"):
             model(input_ids=ids[rows], attention_mask=mask[rows])
 
 
-def test_the_tokenizers_pad_is_saved_with_the_model(tmp_path):
+def test_the_padding_token_of_the_tokenizer_is_saved(tmp_path):
     save_llama(tmp_path / "a", pad_token_id=None)
     words = tokenizer("bert")
     save_llama(tmp_path / "b", pad_token_id=None)
@@ -314,7 +314,7 @@ def test_the_tokenizers_pad_is_saved_with_the_model(tmp_path):
     pipeline = Pipeline(model, words, batch_size=8)
     assert model.config.pad_token_id == words.pad_token_id
     together, alone = pipeline(["a cat", "stop that now"]), [pipeline(text)[0] for text in ("a cat", "stop that now")]
-    assert [found.scores for found in together] == [pytest.approx(found.scores, abs=1e-5) for found in alone]
+    assert [answer.scores for answer in together] == [pytest.approx(answer.scores, abs=1e-5) for answer in alone]
     model.save_pretrained(tmp_path / "c")
-    again = StockForSequenceClassification.from_pretrained(tmp_path / "c")
-    assert again.config.pad_token_id == words.pad_token_id
+    loaded = StockForSequenceClassification.from_pretrained(tmp_path / "c")
+    assert loaded.config.pad_token_id == words.pad_token_id

@@ -1,4 +1,4 @@
-"""Tiny recursive models against a plain loop, published counts, and what slots and exits must not change."""
+"""Tiny recursive models against a plain loop and published counts, and invariance under slots and exits."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from adadepth.models.trm.modeling import (
 )
 from adadepth.models.trm.network import init_truncated_normal
 from tests.marks_support import quick_one_in
-from tests.unit.models.trm_support import CELLS, HEADS, SYMBOLS, WIDTH, puzzles, small
+from tests.unit.models.trm_support import CELLS, HEADS, SYMBOLS, WIDTH, build_trm, draw_puzzles
 
 MIXINGS = ["attention", "positions"]
 # ---- an independent implementation: one puzzle, loops, no shared code
 
 
-def plain_norm(states: Tensor, dim: int) -> Tensor:
+def apply_plain_norm(states: Tensor, dim: int) -> Tensor:
     return states / (states.square().mean(dim=dim, keepdim=True) + 1e-5).sqrt()
 
 
-def plain_gated(states: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
-    both = states @ weights[f"{name}.gate_up_proj.weight"].T
-    half = both.shape[-1] // 2
-    return (functional.silu(both[..., :half]) * both[..., half:]) @ weights[f"{name}.down_proj.weight"].T
+def apply_plain_swiglu(states: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
+    projected = states @ weights[f"{name}.gate_up_proj.weight"].T
+    half = projected.shape[-1] // 2
+    return (functional.silu(projected[..., :half]) * projected[..., half:]) @ weights[f"{name}.down_proj.weight"].T
 
 
-def plain_rotation(vectors: Tensor) -> Tensor:
+def rotate_plainly(vectors: Tensor) -> Tensor:
     half = vectors.shape[1] // 2
     columns = [torch.zeros(len(vectors))] * (2 * half)
     for pair in range(half):
@@ -50,99 +50,99 @@ def plain_rotation(vectors: Tensor) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def plain_attention(states: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
+def compute_plain_attention(states: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
     size = WIDTH // HEADS
     query, key, value = (states @ weights[f"{name}.qkv_proj.weight"].T).split(WIDTH, dim=1)
     heads = []
     for head in range(HEADS):
         part = slice(head * size, (head + 1) * size)
-        turned = [plain_rotation(vectors[:, part]) for vectors in (query, key)]
+        turned = [rotate_plainly(vectors[:, part]) for vectors in (query, key)]
         scores = turned[0] @ turned[1].T / math.sqrt(size)
         heads.append(scores.softmax(dim=1) @ value[:, part])
     return torch.cat(heads, dim=1) @ weights[f"{name}.o_proj.weight"].T
 
 
-def plain_network(states: Tensor, weights: dict[str, Tensor], mixing: str) -> Tensor:
+def run_plain_network(states: Tensor, weights: dict[str, Tensor], mixing: str) -> Tensor:
     for layer in range(2):
         name = f"network.layers.{layer}"
         if mixing == "attention":
-            states = plain_norm(states + plain_attention(states, weights, f"{name}.self_attn"), 1)
+            states = apply_plain_norm(states + compute_plain_attention(states, weights, f"{name}.self_attn"), 1)
         else:
-            states = plain_norm(states + plain_gated(states.T, weights, f"{name}.mlp_t").T, 0)
-        states = plain_norm(states + plain_gated(states, weights, f"{name}.mlp"), 1)
+            states = apply_plain_norm(states + apply_plain_swiglu(states.T, weights, f"{name}.mlp_t").T, 0)
+        states = apply_plain_norm(states + apply_plain_swiglu(states, weights, f"{name}.mlp"), 1)
     return states
 
 
-def plain_step(
+def run_plain_step(
     cells: Tensor, answer: Tensor, reasoning: Tensor, weights: dict[str, Tensor], mixing: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y, z, logits and q after a step of one puzzle; T 2, n 3, P 2."""
+    """Return y, z, logits and q after a step of one puzzle; T 2, n 3, P 2."""
     kind = torch.cat([weights["prefix.weight"], torch.zeros(1, WIDTH, dtype=torch.float64)])
     embedded = math.sqrt(WIDTH) * torch.cat([kind, weights["embed_tokens.weight"][cells]])
     for cycle in range(2):
         with torch.set_grad_enabled(cycle == 1):
             for _ in range(3):
-                reasoning = plain_network(reasoning + answer + embedded, weights, mixing)
-            answer = plain_network(answer + reasoning, weights, mixing)
+                reasoning = run_plain_network(reasoning + answer + embedded, weights, mixing)
+            answer = run_plain_network(answer + reasoning, weights, mixing)
     logits = answer[2:] @ weights["lm_head.weight"].T
     q = answer[0] @ weights["q_head.weight"][0] + weights["q_head.bias"][0]
     return answer, reasoning, logits, q
 
 
-def plain_loss(logits: Tensor, q: Tensor, labels: Tensor) -> Tensor:
+def compute_plain_loss(logits: Tensor, q: Tensor, labels: Tensor) -> Tensor:
     total, right = torch.zeros((), dtype=torch.float64), True
-    asked = [cell for cell in range(CELLS) if labels[cell] >= 0]
-    for cell in asked:
+    labelled = [cell for cell in range(CELLS) if labels[cell] >= 0]
+    for cell in labelled:
         scores = torch.stack([value + 1 if value >= 0 else 1 / (1 - value) for value in logits[cell]])
-        total = total - (scores[labels[cell]] / scores.sum()).log() / len(asked)
+        total = total - (scores[labels[cell]] / scores.sum()).log() / len(labelled)
         right = right and int(logits[cell].argmax()) == int(labels[cell])
     return total + 0.5 * functional.binary_cross_entropy_with_logits(q, q.new_tensor(float(right)))
 
 
 @pytest.mark.parametrize("mixing", quick_one_in(2, MIXINGS))
-def test_training_in_slots_is_a_plain_loop(mixing: str) -> None:
-    """States, loss and gradients of every update; a slot whose puzzle has halted holds the new batch's from then on."""
-    model, rows = small(mixing=mixing).double().train(), 3  # in float32 rounding errors grow from cycle to cycle
+def test_training_in_slots_equals_a_plain_loop(mixing: str) -> None:
+    """Compare states, loss and gradients of every update; a slot is refilled after its puzzle has halted."""
+    model, rows = build_trm(mixing=mixing).double().train(), 3  # in float32 rounding errors grow from cycle to cycle
     weights = dict(model.named_parameters())
-    held: list[Any] = [None] * rows
+    slots: list[Any] = [None] * rows
     carry: dict[str, Tensor] = {}
     replaced = 0
     for update in range(5):
-        cells, labels = puzzles(rows, seed=update)
+        cells, labels = draw_puzzles(rows, seed=update)
         for row in range(rows):
-            if held[row] is None:
+            if slots[row] is None:
                 shape = (2 + CELLS, WIDTH)
                 starts = (model.answer_init.expand(shape), model.reasoning_init.expand(shape))
-                held[row] = [cells[row], labels[row], *starts, 0]
+                slots[row] = [cells[row], labels[row], *starts, 0]
         losses = []
-        for row, (own, wanted, answer, reasoning, steps) in enumerate(held):
-            answer, reasoning, logits, q = plain_step(own, answer, reasoning, weights, mixing)
-            losses.append(plain_loss(logits, q, wanted))
+        for row, (slot_cells, target, answer, reasoning, steps) in enumerate(slots):
+            answer, reasoning, logits, q = run_plain_step(slot_cells, answer, reasoning, weights, mixing)
+            losses.append(compute_plain_loss(logits, q, target))
             halts = steps + 1 >= 4 or float(q.detach()) > 0
-            held[row] = None if halts else [own, wanted, answer.detach(), reasoning.detach(), steps + 1]
+            slots[row] = None if halts else [slot_cells, target, answer.detach(), reasoning.detach(), steps + 1]
             replaced += halts
         expected = torch.stack(losses).mean()
         gradients = torch.autograd.grad(expected, list(weights.values()), allow_unused=True)
 
         output = model(input_ids=cells, labels=labels, carry=carry)
         assert output.loss is not None
-        found = torch.autograd.grad(output.loss, list(weights.values()), allow_unused=True)
+        actual = torch.autograd.grad(output.loss, list(weights.values()), allow_unused=True)
         carry = output.carry
         torch.testing.assert_close(output.loss, expected.float())
-        assert carry["halted"].tolist() == [state is None for state in held]
-        for row, state in enumerate(held):
+        assert carry["halted"].tolist() == [state is None for state in slots]
+        for row, state in enumerate(slots):
             if state is not None:
                 torch.testing.assert_close(carry["answer"][row], state[2], atol=1e-5, rtol=1e-5)
-        for name, wanted, gradient in zip(weights, gradients, found, strict=True):
-            assert (wanted is None) == (gradient is None), name
-            if wanted is not None:
-                torch.testing.assert_close(gradient, wanted, atol=1e-5, rtol=1e-3, msg=f"gradient of {name}")
-    assert 0 < replaced < 15, "some slots were refilled, and not all of them always"
+        for name, target, gradient in zip(weights, gradients, actual, strict=True):
+            assert (target is None) == (gradient is None), name
+            if target is not None:
+                torch.testing.assert_close(gradient, target, atol=1e-5, rtol=1e-3, msg=f"gradient of {name}")
+    assert 0 < replaced < 15, "some slots must be refilled, but not all of them in every step"
 
 
-def test_patience_of_cells_is_that_of_the_whole_answer() -> None:
-    model = small(num_steps=6).eval()
-    cells, _ = puzzles(8)
+def test_patience_is_that_of_the_whole_answer() -> None:
+    model = build_trm(num_steps=6).eval()
+    cells, _ = draw_puzzles(8)
     with torch.no_grad():
         output = model(input_ids=cells, exit_rule="patience:2", run_all_steps=True)
     answers = output.step_logits.argmax(dim=-1)
@@ -157,8 +157,8 @@ def test_patience_of_cells_is_that_of_the_whole_answer() -> None:
 
 
 def test_the_loss_without_slots_is_the_mean_over_the_steps() -> None:
-    model = small().eval()
-    cells, labels = puzzles(4)
+    model = build_trm().eval()
+    cells, labels = draw_puzzles(4)
     output = model(input_ids=cells, labels=labels)
     carry: dict[str, Tensor] = {}
     losses = []
@@ -184,64 +184,64 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sizes(name: str) -> None:
-    """Without the vectors of the puzzles' kinds, which the published code keeps as a buffer."""
+def test_numbers_of_parameters_are_published_ones(name: str) -> None:
+    """Count without the vectors of puzzle kinds, which the published code stores as a buffer."""
     fields, expected = PUBLISHED[name]
     with torch.device("meta"):
         model = TrmForPuzzles(TrmConfig(**fields))
     assert sum(weight.numel() for key, weight in model.named_parameters() if key != "prefix.weight") == expected
 
 
-def test_published_work() -> None:
+def test_macs_are_published_ones() -> None:
     assert block_macs(TrmConfig()) / 1e6 == pytest.approx(340.2, abs=0.05)
     assert step_macs(TrmConfig()) / 1e9 == pytest.approx(14.3, abs=0.05)
 
 
-def numbers_kept(model: TrmForPuzzles, rows: int) -> int:
-    """Activations that a step of training leaves for its backward pass, which is then made."""
+def count_stored(model: TrmForPuzzles, rows: int) -> int:
+    """Count the activations that a training step stores for its backward pass, which is then run."""
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
-    kept: dict[int, Tensor] = {}
+    stored: dict[int, Tensor] = {}
 
     def keep(values: Tensor) -> Tensor:
-        kept[values.untyped_storage().data_ptr()] = values
+        stored[values.untyped_storage().data_ptr()] = values
         return values
 
-    cells, labels = puzzles(rows)
+    cells, labels = draw_puzzles(rows)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
         loss = model(cells, labels, carry={}).loss
     loss.backward()
-    return sum(each.untyped_storage().nbytes() // 4 for place, each in kept.items() if place not in weights)
+    return sum(tensor.untyped_storage().nbytes() // 4 for pointer, tensor in stored.items() if pointer not in weights)
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
-def test_what_a_step_keeps_is_at_least_what_is_counted(mixing: str) -> None:
-    model = small(mixing=mixing).train()
+def test_least_activations_is_a_lower_bound(mixing: str) -> None:
+    model = build_trm(mixing=mixing).train()
     least = model.least_activations([CELLS] * 40, recomputed=False)
-    assert 0.2 * numbers_kept(model, 40) < sum(least.values()) < numbers_kept(model, 40)
+    assert 0.2 * count_stored(model, 40) < sum(least.values()) < count_stored(model, 40)
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
-def test_what_is_computed_again_changes_no_gradient(mixing: str) -> None:
-    model = small(mixing=mixing).train()
-    kept = numbers_kept(model, 40)
+def test_checkpointing_changes_no_gradient(mixing: str) -> None:
+    model = build_trm(mixing=mixing).train()
+    num_stored = count_stored(model, 40)
     expected = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
     model.zero_grad()
     getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
-    assert numbers_kept(model, 40) < 0.5 * kept
+    assert count_stored(model, 40) < 0.5 * num_stored
     for name, gradient in expected.items():
         torch.testing.assert_close(dict(model.named_parameters())[name].grad, gradient, msg=name)
 
 
-def test_stablemax_by_hand() -> None:
-    found = stablemax_log_probabilities(torch.tensor([3.0, -3.0, 0.0])).exp()
-    torch.testing.assert_close(found, torch.tensor([4 / 5.25, 0.25 / 5.25, 1 / 5.25], dtype=torch.float64))
+def test_stablemax_equals_hand_computed_values() -> None:
+    probabilities = stablemax_log_probabilities(torch.tensor([3.0, -3.0, 0.0])).exp()
+    torch.testing.assert_close(probabilities, torch.tensor([4 / 5.25, 0.25 / 5.25, 1 / 5.25], dtype=torch.float64))
     for value in (0.0, 1.0, -1.0, 1e30, -1e30):
         logits = torch.tensor([value, 0.5], requires_grad=True)
         (gradient,) = torch.autograd.grad(stablemax_log_probabilities(logits).sum(), logits)
         assert gradient.isfinite().all(), value
 
 
-def test_cells_that_are_not_asked_for_do_not_count() -> None:
+def test_cells_without_a_label_do_not_count() -> None:
     logits = torch.randn(2, CELLS, SYMBOLS)
     labels = torch.randint(0, SYMBOLS, (2, CELLS))
     labels[1] = -100
@@ -251,21 +251,21 @@ def test_cells_that_are_not_asked_for_do_not_count() -> None:
     assert float(losses[1]) == 0.0
 
 
-def test_exploration_only_delays() -> None:
-    """A sure puzzle goes on after step s with probability e (N - s) / (N - 1), and never after N."""
+def test_exploration_only_delays_halting() -> None:
+    """Check that a halting puzzle continues after step s with probability e (N - s) / (N - 1), never after N."""
     config = TrmConfig(num_steps=16, exploration=0.1)
     draws = torch.rand(200_000, 2, generator=torch.Generator().manual_seed(0))
-    sure = torch.ones(len(draws))
+    certain = torch.ones(len(draws))
     for step in (1, 5, 15, 16):
         steps = torch.full((len(draws),), step)
-        stayed = 1.0 - float(decide_halting(config, steps, sure, draws).float().mean())
+        stayed = 1.0 - float(decide_halting(config, steps, certain, draws).float().mean())
         assert stayed == pytest.approx(0.1 * (16 - step) / 15, abs=0.003)
-        unsure = decide_halting(config, steps, -sure, draws)
+        unsure = decide_halting(config, steps, -certain, draws)
         assert bool(unsure.all()) == (step == 16)
         assert bool(unsure.any()) == (step == 16)
 
 
-def test_initial_weights() -> None:
+def test_initial_weights_have_the_published_distribution() -> None:
     weight = torch.empty(400, 500)
     init_truncated_normal(weight, 0.3)
     assert float(weight.std()) == pytest.approx(0.3, rel=0.01)
@@ -282,7 +282,7 @@ def test_initial_weights() -> None:
 
 @pytest.mark.parametrize("mixing", MIXINGS)
 def test_a_published_checkpoint_loads_by_its_names(mixing: str) -> None:
-    model = small(mixing=mixing)
+    model = build_trm(mixing=mixing)
     published = {
         "embed_tokens.weight": "embed_tokens.embedding_weight", "prefix.weight": "puzzle_emb.weights",
         "answer_init": "H_init", "reasoning_init": "L_init",
@@ -297,32 +297,32 @@ def test_a_published_checkpoint_loads_by_its_names(mixing: str) -> None:
         convert_reference_state_dict("trm", {"_orig_mod.model.inner.rotary": torch.zeros(1)})
 
 
-def test_it_is_saved_and_loaded(tmp_path: Any) -> None:
-    model = small(num_steps=6).eval()
+def test_a_model_is_saved_and_loaded(tmp_path: Any) -> None:
+    model = build_trm(num_steps=6).eval()
     model.set_depth_level(0.75)
     model.save_pretrained(tmp_path)
     loaded = TrmForPuzzles.from_pretrained(tmp_path)
-    cells, _ = puzzles(3)
+    cells, _ = draw_puzzles(3)
     assert loaded.config.exit_rule == "correct:0.75"
     with torch.no_grad():
         torch.testing.assert_close(loaded(input_ids=cells).logits, model(input_ids=cells).logits)
 
 
-def test_more_steps_than_trained() -> None:
-    model = small(num_steps=4).eval()
-    cells, _ = puzzles(3)
+def test_more_steps_than_in_training_are_supported() -> None:
+    model = build_trm(num_steps=4).eval()
+    cells, _ = draw_puzzles(3)
     with torch.no_grad():
-        few = model(input_ids=cells, run_all_steps=True).step_logits
+        step_logits = model(input_ids=cells, run_all_steps=True).step_logits
         model.config.num_steps = 7
-        many = model(input_ids=cells, run_all_steps=True).step_logits
-    assert many.shape[1] == 7
-    torch.testing.assert_close(many[:, :4], few)
+        more_step_logits = model(input_ids=cells, run_all_steps=True).step_logits
+    assert more_step_logits.shape[1] == 7
+    torch.testing.assert_close(more_step_logits[:, :4], step_logits)
 
 
-def test_mistakes_are_told() -> None:
+def test_invalid_inputs_and_settings_are_refused() -> None:
     with pytest.raises(DataError, match=r"input_ids of shape \(2, 8\): must be \(batch, 9\)"):
-        small()(input_ids=torch.ones(2, 8, dtype=torch.long))
+        build_trm()(input_ids=torch.ones(2, 8, dtype=torch.long))
     with pytest.raises(ConfigError, match="num_attention_heads=5"):
         TrmConfig(hidden_size=16, num_attention_heads=5)
     with pytest.raises(ConfigError, match="needs halting probabilities, which trm does not have"):
-        small()(input_ids=puzzles(1)[0], exit_rule="quantile:0.5")
+        build_trm()(input_ids=draw_puzzles(1)[0], exit_rule="quantile:0.5")

@@ -1,4 +1,4 @@
-"""Folders as the published TRM and HRM code writes them, read by name: a plain loop's numbers, and what is refused."""
+"""Folders of the published TRM and HRM code, loaded by name: a plain loop's results, and refused folders."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.unit.models.trm_published_support import (
     MAZE,
     PREFIX,
     SYMBOLS,
-    published_arch,
-    published_weights,
+    build_published_arch,
+    draw_published_weights,
     run_plain,
     write_published,
 )
@@ -49,10 +49,10 @@ def is_equal(first: TrmForPuzzles, second: TrmForPuzzles) -> bool:
         ("hrm", {"H_layers": 1, "L_layers": 3, "H_cycles": 3, "L_cycles": 1, "halt_max_steps": 2}),
     ],
 )
-def test_it_computes_what_a_plain_loop_computes(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
-    arch = published_arch(kind, **changes)
+def test_a_loaded_model_equals_a_plain_loop(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+    arch = build_published_arch(kind, **changes)
     model = TrmForPuzzles.from_pretrained(write_published(tmp_path, kind, **changes)).double().eval()
-    logits, halting = run_plain(arch, published_weights(arch), PUZZLES)
+    logits, halting = run_plain(arch, draw_published_weights(arch), PUZZLES)
     with torch.no_grad():
         output = model(input_ids=PUZZLES)
         every = model(input_ids=PUZZLES, run_all_steps=True)
@@ -62,25 +62,25 @@ def test_it_computes_what_a_plain_loop_computes(tmp_path: Path, kind: str, chang
     assert model.config.answer_layers == (arch["H_layers"] or None)
 
 
-def _lightning(weights: dict[str, Tensor], **more: Any) -> dict[str, Any]:
+def _wrap_lightning_checkpoint(weights: dict[str, Tensor], **entries: Any) -> dict[str, Any]:
     state = {f"model._orig_mod.model.inner.{name}": weight for name, weight in weights.items()}
     return {
         "state_dict": state,
         "epoch": 3,
         "pytorch-lightning_version": "2.5",
         "hyper_parameters": {"lr": 1e-4},
-        **more,
+        **entries,
     }
 
 
-def test_every_kind_of_file_holds_the_same_model(tmp_path: Path) -> None:
-    weights = published_weights(published_arch("trm"))
+def test_every_file_format_gives_the_same_model(tmp_path: Path) -> None:
+    weights = draw_published_weights(build_published_arch("trm"))
     expected = TrmForPuzzles.from_pretrained(write_published(tmp_path / "published"))
     contents: dict[str, Any] = {
         "step_7": weights,
         "checkpoint": {f"model.inner.{name}": weight for name, weight in weights.items()},
         "sudoku_step_16275.pt": {f"{PREFIX}{name}": weight for name, weight in weights.items()},
-        "last.ckpt": _lightning(weights),
+        "last.ckpt": _wrap_lightning_checkpoint(weights),
     }
     for number, (file, content) in enumerate(contents.items()):
         folder = write_published(tmp_path / str(number), file=file, content=content)
@@ -94,26 +94,28 @@ def test_every_kind_of_file_holds_the_same_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda average: {"ema_state_dict": average}, lambda average: {"callbacks": {"EMA": {"shadow": average}}}]
 )
-def test_the_moving_average_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture, wrap: Any) -> None:
-    """As in the published evaluation; start states and puzzle embeddings are no parameters and have no average."""
-    arch = published_arch("trm")
-    weights, other = published_weights(arch), published_weights(arch, seed=1)
+def test_the_moving_average_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture, wrap: Any) -> None:
+    """Load as the published evaluation; start states and puzzle embeddings have no average."""
+    arch = build_published_arch("trm")
+    weights, other = draw_published_weights(arch), draw_published_weights(arch, seed=1)
     buffers = ("H_init", "L_init", "puzzle_emb.weights")
     average = {f"model.inner.{name}": weight for name, weight in other.items() if name not in buffers}
-    folder = write_published(tmp_path / "both", file="last.ckpt", content=_lightning(weights, **wrap(average)))
+    folder = write_published(
+        tmp_path / "both", file="last.ckpt", content=_wrap_lightning_checkpoint(weights, **wrap(average))
+    )
     expected = write_published(tmp_path / "average", content=other | {name: weights[name] for name in buffers})
     with caplog.at_level(logging.INFO):
         model = TrmForPuzzles.from_pretrained(folder)
     assert is_equal(model, TrmForPuzzles.from_pretrained(expected))
     assert "read the moving average (EMA) of the weights in last.ckpt" in caplog.text
     del average["model.inner.lm_head.weight"]
-    write_published(folder, file="last.ckpt", content=_lightning(weights, **wrap(average)))
+    write_published(folder, file="last.ckpt", content=_wrap_lightning_checkpoint(weights, **wrap(average)))
     with pytest.raises(CheckpointError, match=r"the moving average in its last\.ckpt lacks 'lm_head\.weight'"):
         TrmForPuzzles.from_pretrained(folder)
 
 
-def test_the_newest_step_is_taken(tmp_path: Path) -> None:
-    weights = published_weights(published_arch("trm"), seed=2)
+def test_the_newest_step_is_loaded(tmp_path: Path) -> None:
+    weights = draw_published_weights(build_published_arch("trm"), seed=2)
     expected = TrmForPuzzles.from_pretrained(write_published(tmp_path / "one", content=weights))
     folder = write_published(tmp_path / "several", file="step_900")
     write_published(folder, file="step_1000", content=weights)
@@ -147,15 +149,15 @@ class _Code:
         ({"H_cycles": 0}, "its configuration: cycles=0 must be at least 1"),
     ],
 )
-def test_mistakes_are_lines(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_invalid_folders_are_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     folder = write_published(tmp_path / "published", **changes)
     with pytest.raises(CheckpointError, match=f"^model.pretrained=.*published: .*{message}") as caught:
         read_config("model.pretrained", str(folder))
     assert "\n" not in str(caught.value)
 
 
-def test_weights_must_fit(tmp_path: Path) -> None:
-    weights = published_weights(published_arch("trm"))
+def test_incompatible_weights_are_refused(tmp_path: Path) -> None:
+    weights = draw_published_weights(build_published_arch("trm"))
     lacking = {name: weight for name, weight in weights.items() if name != "q_head.bias"}
     with pytest.raises(CheckpointError, match=r"its weights 'q_head\.bias' are missing"):
         TrmForPuzzles.from_pretrained(write_published(tmp_path / "lacking", content=lacking))
@@ -171,7 +173,7 @@ def test_weights_must_fit(tmp_path: Path) -> None:
         TrmForPuzzles.from_pretrained(write_published(tmp_path / "shaped", content=shaped))
 
 
-def test_files_that_are_missing_are_lines(tmp_path: Path) -> None:
+def test_missing_files_are_reported_in_one_line(tmp_path: Path) -> None:
     folder = write_published(tmp_path)
     config = yaml.safe_load((folder / "all_config.yaml").read_text())
     del config["arch"]["L_layers"]
@@ -187,10 +189,10 @@ def test_files_that_are_missing_are_lines(tmp_path: Path) -> None:
         read_config("checkpoint", str(folder))
 
 
-def test_the_number_of_cells(tmp_path: Path) -> None:
-    """It follows from the name of the data, from weights over positions, or from `dataset.json` of the data."""
+def test_the_number_of_cells_is_inferred(tmp_path: Path) -> None:
+    """Infer it from the name of the data, from weights over positions, or from `dataset.json` of the data."""
     assert TrmConfig.from_pretrained(write_published(tmp_path / "sudoku")).cells == 81
-    weights = published_weights(published_arch("trm"), symbols=6)
+    weights = draw_published_weights(build_published_arch("trm"), symbols=6)
     assert TrmConfig.from_pretrained(write_published(tmp_path / "maze", data=MAZE, content=weights)).cells == 900
     unknown = write_published(tmp_path / "unknown", data="data/kakuro")
     assert TrmForPuzzles.from_pretrained(unknown, cells=40)(input_ids=PUZZLES[:, :40]).logits.shape == (3, 40, SYMBOLS)
@@ -202,8 +204,8 @@ def test_the_number_of_cells(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["trm", "hrm"])
-def test_settings_on_the_command_line(tmp_path: Path, kind: str) -> None:
-    """`model.pretrained=FOLDER` in training: shapes must agree, and what changes no shape comes from the settings."""
+def test_settings_of_the_command_line_are_applied(tmp_path: Path, kind: str) -> None:
+    """Check `model.pretrained=FOLDER` in training: shapes must agree, other settings come from the command line."""
     sizes = ["hidden_size=32", "num_attention_heads=4", "intermediate_size=256"]
     layers = ["num_layers=2", "answer_layers=2"] if kind == "hrm" else []
     overrides = [f"model.{change}" for change in (*sizes, *layers, f"pretrained={write_published(tmp_path, kind)}")]
@@ -217,7 +219,7 @@ def test_settings_on_the_command_line(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_hrm_has_its_published_size() -> None:
+def test_hrm_has_its_published_number_of_parameters() -> None:
     settings = configured("trm_sudoku_extreme", "model=hrm").model
     with torch.device("meta"):
         config = TrmConfig(answer_layers=settings.answer_layers, num_layers=settings.num_layers, prefix_length=1)

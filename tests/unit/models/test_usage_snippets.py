@@ -1,6 +1,6 @@
 """The three usage snippets of the original PonderALBERT, run one after the other in one session.
 
-Their text is the original's but for the import lines of its own package, and the hub's name, a local folder here.
+They are unchanged except for import lines of their package and the hub's name, which is a local folder here.
 """
 
 import functools
@@ -61,7 +61,7 @@ model(['My cool new text'])
 
 @pytest.fixture(scope="module")
 def albert_base_v2(tmp_path_factory):
-    """A folder with what `albert-base-v2` holds on the hub, weights and tokenizer, only smaller."""
+    """Return a folder with the files of `albert-base-v2` on the hub, weights and tokenizer, of a smaller model."""
     folder = tmp_path_factory.mktemp("albert-base-v2")
     torch.manual_seed(0)
     AlbertForPreTraining(AlbertConfig(**SMALL)).save_pretrained(folder)
@@ -71,8 +71,8 @@ def albert_base_v2(tmp_path_factory):
     return str(folder)
 
 
-def test_snippets(albert_base_v2, monkeypatch):
-    # Left alone, AlbertConfig has the sizes of ALBERT xxlarge.
+def test_snippets_run(albert_base_v2, monkeypatch):
+    # By default, AlbertConfig has the sizes of ALBERT xxlarge.
     sizes = {name: value for name, value in SMALL.items() if name != "num_hidden_layers"}
     monkeypatch.setattr("transformers.AlbertConfig", functools.partial(AlbertConfig, **sizes))
     session = {"torch": torch}
@@ -100,7 +100,7 @@ def test_snippets(albert_base_v2, monkeypatch):
     assert len(exits) > 1, "the halting mechanism is stochastic, so results vary"
 
 
-def test_the_names_that_the_original_prints(caplog):
+def test_the_names_printed_by_the_original_exist(caplog):
     model = small_ponder(num_hidden_layers=6)
     with torch.no_grad():
         output = model(**padded_batch(), run_all_steps=True)
@@ -125,8 +125,8 @@ def test_the_names_that_the_original_prints(caplog):
         output.posteriour  # noqa: B018
 
 
-def test_the_printed_names_work_in_evaluation_where_examples_leave_early():
-    """The snippet of the original calls a model in `eval()`, and prints these entries."""
+def test_the_printed_names_work_in_evaluation_with_early_exits():
+    """Run the snippet of the original, which calls a model in `eval()` and prints these entries."""
     model = small_ponder(num_hidden_layers=6, truncation="none").eval()
     with torch.no_grad():
         early = model(**padded_batch(), exit_rule="quantile:0.5")

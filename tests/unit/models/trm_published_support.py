@@ -1,4 +1,4 @@
-"""Small folders as the published TRM and HRM training code writes them, by a plain re-statement of its names."""
+"""Small folders in the format of the published TRM and HRM training code, from a restatement of its names."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ARCH = {
 }  # fmt: skip
 
 
-def published_arch(kind: str, **changes: Any) -> dict[str, Any]:
-    """Settings `arch` of a small TRM or HRM; HRM lacks those that TRM added."""
+def build_published_arch(kind: str, **changes: Any) -> dict[str, Any]:
+    """Build the settings `arch` of a small TRM or HRM; HRM lacks those that TRM added."""
     if kind == "trm":
         return ARCH | changes
     arch = {name: value for name, value in ARCH.items() if name not in ("mlp_t", "puzzle_emb_len", "no_ACT_continue")}
     return arch | {"name": "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1", "H_layers": 2, "L_cycles": 2} | changes
 
 
-def published_weights(
+def draw_published_weights(
     arch: dict[str, Any], cells: int = CELLS, symbols: int = SYMBOLS, seed: int = 0
 ) -> dict[str, Tensor]:
-    """Random weights by the names of the published code, without its prefixes."""
+    """Draw random weights by the names of the published code, without its prefixes."""
     width, prefix = arch["hidden_size"], arch.get("puzzle_emb_len", 1) or 1
     shapes: dict[str, tuple[int, ...]] = {
         "H_init": (width,), "L_init": (width,), "embed_tokens.embedding_weight": (symbols, width),
@@ -52,7 +52,7 @@ def published_weights(
             shapes |= _feed_forward(f"{layer}mlp.", width)
     generator = torch.Generator().manual_seed(seed)
     weights = {name: torch.randn(shape, generator=generator) * shape[-1] ** -0.5 for name, shape in shapes.items()}
-    for name in ("H_init", "L_init"):  # in the type in which the published code computes
+    for name in ("H_init", "L_init"):  # in the dtype of the published code
         weights[name] = weights[name].bfloat16()
     return weights
 
@@ -69,14 +69,14 @@ def write_published(
     content: Any = None,
     **changes: Any,
 ) -> Path:
-    """Write a folder as published; `content` replaces that of the file of weights."""
+    """Write a folder as published; `content` replaces that of the weight file."""
     folder.mkdir(parents=True, exist_ok=True)
-    arch = published_arch(kind, **changes)
+    arch = build_published_arch(kind, **changes)
     stored = {"arch": arch, "data_paths" if kind == "trm" else "data_path": [data] if kind == "trm" else data,
               "global_batch_size": 768, "epochs": 50000, "ema": kind == "trm"}  # fmt: skip
     (folder / "all_config.yaml").write_text(yaml.dump(stored))
     if content is None:
-        content = {f"{PREFIX}{name}": weight for name, weight in published_weights(arch).items()}
+        content = {f"{PREFIX}{name}": weight for name, weight in draw_published_weights(arch).items()}
     torch.save(content, folder / file)
     return folder
 
@@ -88,7 +88,7 @@ def _norm(states: Tensor, dim: int = -1) -> Tensor:
     return states / (states.square().mean(dim=dim, keepdim=True) + 1e-5).sqrt()
 
 
-def _gate(states: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
+def _apply_swiglu(states: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
     gate, up = (states @ weights[f"{name}.gate_up_proj.weight"].T).chunk(2, dim=-1)
     return (torch.nn.functional.silu(gate) * up) @ weights[f"{name}.down_proj.weight"].T
 
@@ -108,14 +108,14 @@ def _attend(arch: dict[str, Any], states: Tensor, weights: dict[str, Tensor], na
     return heads @ weights[f"{name}.o_proj.weight"].T
 
 
-def _level(arch: dict[str, Any], states: Tensor, weights: dict[str, Tensor], level: str) -> Tensor:
+def _run_level(arch: dict[str, Any], states: Tensor, weights: dict[str, Tensor], level: str) -> Tensor:
     for number in range(arch[f"{level[0]}_layers"]):
         layer = f"{level}.layers.{number}"
         if arch.get("mlp_t"):
-            states = _norm(states + _gate(states.mT, weights, f"{layer}.mlp_t").mT, dim=1)
+            states = _norm(states + _apply_swiglu(states.mT, weights, f"{layer}.mlp_t").mT, dim=1)
         else:
             states = _norm(states + _attend(arch, states, weights, f"{layer}.self_attn"))
-        states = _norm(states + _gate(states, weights, f"{layer}.mlp"))
+        states = _norm(states + _apply_swiglu(states, weights, f"{layer}.mlp"))
     return states
 
 
@@ -135,8 +135,8 @@ def run_plain(arch: dict[str, Any], published: dict[str, Tensor], cells: Tensor)
     for _ in range(arch["halt_max_steps"]):
         for _ in range(arch["H_cycles"]):
             for _ in range(arch["L_cycles"]):
-                reasoning = _level(arch, reasoning + answer + inputs, weights, "L_level")
-            answer = _level(arch, answer + reasoning, weights, high)
+                reasoning = _run_level(arch, reasoning + answer + inputs, weights, "L_level")
+            answer = _run_level(arch, answer + reasoning, weights, high)
         logits.append(answer[:, prefix:] @ weights["lm_head.weight"].T)
         halting.append(answer[:, 0] @ weights["q_head.weight"][0] + weights["q_head.bias"][0])
     return torch.stack(logits, dim=1), torch.stack(halting, dim=1)

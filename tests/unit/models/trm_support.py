@@ -13,8 +13,8 @@ from adadepth.models.trm.modeling import TrmForPuzzles
 CELLS, SYMBOLS, WIDTH, HEADS = 9, 5, 16, 2
 
 
-def small(**changes: Any) -> TrmForPuzzles:
-    """A model with a Q head that tells puzzles apart."""
+def build_trm(**changes: Any) -> TrmForPuzzles:
+    """Build a model whose Q head gives different puzzles different values."""
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 24, "mixing_size": 20,
              "prefix_length": 2, "vocab_size": SYMBOLS, "cells": CELLS, "cycles": 2, "reasoning_updates": 3,
              "num_steps": 4, "exploration": 0.0}  # fmt: skip
@@ -28,8 +28,8 @@ def small(**changes: Any) -> TrmForPuzzles:
     return model
 
 
-def puzzles(rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Random cells, and random answers of which one cell is not asked for."""
+def draw_puzzles(rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Draw random cells and random answers; the first cell of an answer has no label."""
     generator = torch.Generator().manual_seed(seed)
     cells = torch.randint(1, SYMBOLS, (rows, CELLS), generator=generator)
     labels = torch.randint(1, SYMBOLS, (rows, CELLS), generator=generator)

@@ -8,7 +8,7 @@ from adadepth import Pipeline
 from adadepth.prediction.outputs import PredictionCompute
 from adadepth.report.predictions import format_compute_share
 from tests.unit.data.tokenizers_support import build_streaming_tokenizer
-from tests.unit.models.early_exit.early_exit_support import small
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 
 WORDS = build_streaming_tokenizer()
 
@@ -16,7 +16,7 @@ WORDS = build_streaming_tokenizer()
 @pytest.mark.parametrize("rule", ["margin:0.05", "fixed:2", None])
 def test_predictions_at_exits_are_counted_once_an_update_if_the_rule_reads_them(rule: str | None) -> None:
     """Count the head of a language model as width times vocabulary multiply-accumulates."""
-    model = small(vocab_size=len(WORDS), exit_rule=rule)
+    model = build_early_exit(vocab_size=len(WORDS), exit_rule=rule)
     (prediction,), compute = Pipeline(model, WORDS).priced(["a cat stop the lot of"])
     depths, head = prediction.depths(), model.config.hidden_size * len(WORDS)
     assert compute.full_readings == head * (len(depths) + 1)  # the start token has a prediction, too

@@ -15,7 +15,7 @@ from adadepth.prediction.texts_file import describe_texts
 from adadepth.report.predictions import render_tokens
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, build_looped
 
 TEXTS = ["a cat", "they said: stop the"]
 RULE = "margin:0.02"
@@ -24,7 +24,7 @@ RULE = "margin:0.02"
 @pytest.fixture
 def parts() -> tuple[Any, Any]:
     words = tokenizer("roberta")
-    return small(**OURO | {"vocab_size": len(words)}), words
+    return build_looped(**OURO | {"vocab_size": len(words)}), words
 
 
 def generate_ids(model: Any, words: Any, text: str, **options: Any) -> torch.Tensor:

@@ -31,8 +31,7 @@ from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
-from tests.unit.models.looped.looped_support import OURO
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.looped_support import OURO, build_looped
 from tests.unit.models.par_xl_support import SMALL as PAR
 
 WORDS = tokenizer("bert")
@@ -341,7 +340,7 @@ def test_predictions_that_are_not_finite_are_a_one_line_error(head: type[PreTrai
 
 def test_a_model_without_token_types_gets_none() -> None:
     words = tokenizer("bert")
-    model = small_looped(LoopedForSequenceClassification, **OURO | {"vocab_size": len(words)}, num_labels=3)
+    model = build_looped(LoopedForSequenceClassification, **OURO | {"vocab_size": len(words)}, num_labels=3)
     (prediction,) = adadepth.Pipeline(model, words)("a naive cat")
     with torch.no_grad():
         encoded = words("a naive cat", return_tensors="pt")

@@ -18,7 +18,7 @@ from adadepth.evaluation.language_model import LanguageScorer
 from tests.marks_support import quick_one_in
 from tests.models_support import small_config
 from tests.unit.data.tokenizers_support import build_streaming_tokenizer, tokenizer
-from tests.unit.models.par_xl_support import small_network
+from tests.unit.models.par_xl_support import build_network
 
 BERT = tokenizer("bert")
 REMEMBERED = 8
@@ -27,8 +27,8 @@ REMEMBERED = 8
 WORDS = build_streaming_tokenizer()
 
 
-def build_network(memory_length: int = REMEMBERED) -> Any:
-    return small_network("sfsf", vocab_size=len(WORDS), memory_length=memory_length)
+def build_memory_network(memory_length: int = REMEMBERED) -> Any:
+    return build_network("sfsf", vocab_size=len(WORDS), memory_length=memory_length)
 
 
 def make_text(words: int) -> str:
@@ -57,7 +57,7 @@ def evaluate_text(model: Any, ids: list[int], segment: int) -> tuple[float, list
     quick_one_in(3, [(90, None, REMEMBERED), (64, 16, REMEMBERED), (50, 7, 3), (30, 1000, 3), (30, 9, 0)]),
 )
 def test_token_losses_equal_those_of_an_evaluation(words: int, segment: int | None, memory: int) -> None:
-    model, text = build_network(memory), make_text(words)
+    model, text = build_memory_network(memory), make_text(words)
     ids = WORDS(text)["input_ids"]
     loss, losses = evaluate_text(model, ids, segment or memory)
     (prediction,) = Pipeline(model, WORDS, segment_length=segment)([text])
@@ -69,7 +69,7 @@ def test_token_losses_equal_those_of_an_evaluation(words: int, segment: int | No
 
 @pytest.mark.slow
 def test_a_long_text_is_read_in_segments() -> None:
-    model, text = build_network(), make_text(3000)
+    model, text = build_memory_network(), make_text(3000)
     widths: list[int] = []
     model.register_forward_pre_hook(
         lambda _, args, arguments: widths.append(arguments["input_ids"].shape[1]), with_kwargs=True
@@ -84,7 +84,7 @@ def test_a_long_text_is_read_in_segments() -> None:
 
 
 def test_a_model_without_memory_reads_a_text_at_once() -> None:
-    model = build_network(memory_length=0)
+    model = build_memory_network(memory_length=0)
     widths: list[int] = []
     model.register_forward_pre_hook(
         lambda _, args, arguments: widths.append(arguments["input_ids"].shape[1]), with_kwargs=True
@@ -96,7 +96,7 @@ def test_a_model_without_memory_reads_a_text_at_once() -> None:
 @pytest.mark.parametrize("length", [0, -1, 1.5, True, "x"])
 def test_invalid_segment_lengths_are_refused(length: Any) -> None:
     with pytest.raises(ConfigError, match=r"^segment_length="):
-        Pipeline(build_network(), WORDS, segment_length=length)
+        Pipeline(build_memory_network(), WORDS, segment_length=length)
 
 
 def test_a_segment_length_without_memory_is_refused() -> None:

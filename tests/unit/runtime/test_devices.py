@@ -17,7 +17,7 @@ from adadepth.models.shared.losses import LossTerm, combine_terms, target_weight
 from adadepth.runtime.devices import fill_values, upload
 from adadepth.training.distributed_batches import sum_over_update
 from tests.host_reads_support import ACCELERATOR, HostReads
-from tests.unit.models.par_xl_support import small_supernet
+from tests.unit.models.par_xl_support import build_supernet
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_nothing_waits_for_the_device(compute: Callable[[], Any]) -> None:
 
 
 def test_a_latency_is_computed_without_waiting() -> None:
-    supernet = small_supernet(latency_weight=0.1, operation_costs=[3.0, 1.0, 0.0]).to(ACCELERATOR)
+    supernet = build_supernet(latency_weight=0.1, operation_costs=[3.0, 1.0, 0.0]).to(ACCELERATOR)
     host_reads = HostReads()
     with host_reads:
         supernet.penalties(torch.ones((), device=ACCELERATOR))

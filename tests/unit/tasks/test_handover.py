@@ -38,7 +38,7 @@ from tests.configs.support import configured
 from tests.scripts_support import load_script
 from tests.sources_support import PACKAGE
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.looped.looped_support import build_looped
 
 PLAIN = {"num_loops": 1, "prelude": 1, "core": 2, "coda": 1, "num_key_value_heads": 2}
 SCRIPTS = PACKAGE / "tasks" / "handover_files"
@@ -47,7 +47,7 @@ SCRIPTS = PACKAGE / "tasks" / "handover_files"
 def save_model(folder: Path, **fields: Any) -> Path:
     """Write a run with a small Llama of ours and a tokenizer of bytes."""
     words = tokenizer("roberta")
-    model = small(**{**PLAIN, "vocab_size": len(words), "bos_token_id": 0, "eos_token_id": 2, **fields})
+    model = build_looped(**{**PLAIN, "vocab_size": len(words), "bos_token_id": 0, "eos_token_id": 2, **fields})
     model.save_pretrained(folder / "model")
     words.save_pretrained(folder / "model")
     return folder
@@ -125,7 +125,7 @@ def test_check_is_a_script(llama: Path) -> None:
 
 
 def test_a_model_without_a_tokenizer_has_no_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    small(**PLAIN).save_pretrained(tmp_path / "model")
+    build_looped(**PLAIN).save_pretrained(tmp_path / "model")
     folder = export_model(tmp_path, tmp_path / "written")
     assert "check.json is left out: it needs a tokenizer" in caplog.text
     assert not (folder / "check.py").exists()
@@ -250,7 +250,7 @@ def test_check_agrees_for_a_classifier(
 ) -> None:
     words = tokenizer("bert")
     fields = {"vocab_size": len(words), "pad_token_id": words.pad_token_id, "id2label": {0: "no", 1: "yes", 2: "maybe"}}
-    model = small(model_class, **PLAIN, **fields, exit_rule="fixed:1")
+    model = build_looped(model_class, **PLAIN, **fields, exit_rule="fixed:1")
     model.save_pretrained(tmp_path / "model")
     words.save_pretrained(tmp_path / "model")
     arguments = (
@@ -305,7 +305,7 @@ def test_the_tolerance_of_other_number_formats_is_measured(
     monkeypatch.setitem(export._FORMATS, "ours", entry)
     export.export_formats.cache_clear()
     words = tokenizer("bert")
-    model = small(LoopedForTokenClassification, **PLAIN, vocab_size=len(words), pad_token_id=words.pad_token_id)
+    model = build_looped(LoopedForTokenClassification, **PLAIN, vocab_size=len(words), pad_token_id=words.pad_token_id)
     model.save_pretrained(tmp_path / "model")
     words.save_pretrained(tmp_path / "model")
     arguments = (f"checkpoint={tmp_path}/model", "export.format=ours", f"export.folder={tmp_path}/w")
@@ -339,7 +339,7 @@ def test_the_tolerance_of_other_number_formats_is_measured(
     [PLAIN, {"core": 2, "num_loops": 3, "head_dim": 10}, {"core": 2, "num_loops": 3, "cache_policy": "last"}],
 )
 def test_cached_numbers_are_counted(fields: dict[str, Any]) -> None:
-    model = small(**fields)
+    model = build_looped(**fields)
     assert handover.count_cached_numbers(model, [3, 1, 4, 1, 5]) == bytes_per_token(model.config, item=1)
 
 
@@ -359,7 +359,7 @@ def test_a_card_has_the_measurements_of_its_run(tmp_path: Path, monkeypatch: pyt
     ]
     budgets = {"unit": "updates", "set": "held_out", "fitted_on": 1000, "measured_on": 1001, "rows": rows}
     write_run(tmp_path, halting={"unit": "token", "classes": {"all": histogram}}, budgets=budgets)
-    stored = small(core=2, num_loops=2, exit_rule="margin:0.25")
+    stored = build_looped(core=2, num_loops=2, exit_rule="margin:0.25")
     stored.config.training_data = {"dataset": "causal_python_docs", "keep_newlines": False}
     monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path)
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
@@ -374,7 +374,7 @@ def test_a_card_has_the_measurements_of_its_run(tmp_path: Path, monkeypatch: pyt
         "calibration of the exit rule": f"{text} 1.52 updates",
         "updates of a token in the evaluation of the run with the exit rule `margin:0.25`": "1: 25.0%, 2: 75.0%",
     }
-    fixed = small(core=2, num_loops=2, exit_rule="fixed:1")
+    fixed = build_looped(core=2, num_loops=2, exit_rule="fixed:1")
     assert "calibration of the exit rule" not in dict(handover.describe_export(config, fixed, "margin:0.25", []))
 
 
@@ -383,7 +383,7 @@ def test_a_rule_that_an_evaluation_recommended_names_its_data(tmp_path: Path, mo
     write_run(tmp_path, exit_rules={"sets": {"held_out": {"advice": {}}, "beyond": {"advice": advice}}})
     monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path)
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
-    model = small(core=2, num_loops=2, exit_rule="margin:0.25")
+    model = build_looped(core=2, num_loops=2, exit_rule="margin:0.25")
     facts = dict(handover.describe_export(config, model, "margin:0.25", []))
     expected = "`margin:0.25` was chosen on 50 examples of causal_python_docs (beyond)"
     assert facts["calibration of the exit rule"] == expected
@@ -397,7 +397,7 @@ def test_inputs_are_those_of_the_evaluation(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "sentences.jsonl").write_text(lines)
     monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path)
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
-    model = small(**PLAIN, vocab_size=len(words))
+    model = build_looped(**PLAIN, vocab_size=len(words))
     inputs = handover.collect_inputs(config, model, words, "x")
     recorded = [words(words.decode([5, 6, 7 + number]))["input_ids"] for number in range(3)]
     assert inputs[:3] == [{"input_ids": ids} for ids in recorded]

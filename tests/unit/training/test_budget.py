@@ -10,7 +10,7 @@ from adadepth.errors import ConfigError
 from adadepth.halting.layer_mixing import compute_tail_masses, expected_state
 from adadepth.models import AdaLayersForSequenceClassification
 from adadepth.training.depth_budget import MEASURES
-from tests.unit.models.adalayers_support import SCORES, small_mixture
+from tests.unit.models.adalayers_support import SCORES, build_mixture
 
 
 def compute_outputs(model, rows=3):
@@ -34,7 +34,7 @@ def test_tail_masses_add_up_to_the_expected_state():
 
 @pytest.mark.parametrize("embeddings", [True, False])
 def test_depths_of_a_distribution(embeddings):
-    model = small_mixture(include_embeddings=embeddings, distribution_cutoff=0.05)
+    model = build_mixture(include_embeddings=embeddings, distribution_cutoff=0.05)
     scores = SCORES if embeddings else SCORES[1:]
     soft = (10 * torch.tensor(scores, dtype=torch.float64)).softmax(dim=0)
     states = torch.arange(len(scores)) + (0 if embeddings else 1)
@@ -52,7 +52,7 @@ def test_depths_of_a_distribution(embeddings):
 
 def test_the_depth_penalty_has_a_gradient_for_a_cut_layer():
     """Check that a cut layer gets a gradient from the budget, though none from the task."""
-    model = small_mixture(distribution_cutoff=0.05)
+    model = build_mixture(distribution_cutoff=0.05)
     outputs = compute_outputs(model)
     outputs.loss.backward()
     assert model.distribution.grad[3:].abs().max() < 1e-7
@@ -63,7 +63,7 @@ def test_the_depth_penalty_has_a_gradient_for_a_cut_layer():
 
 @pytest.mark.parametrize("switches", [{}, {"distribution_cutoff": 0.05}, {"topk_distribution": 2}])
 def test_layers_above_the_limit_have_no_weight(switches):
-    model = small_mixture(**switches)
+    model = build_mixture(**switches)
     model.limit_depth(1)
     weights = model.layer_distribution()
     assert weights[2:].tolist() == [0.0, 0.0, 0.0]
@@ -75,7 +75,7 @@ def test_layers_above_the_limit_have_no_weight(switches):
 
 
 def test_a_limit_is_a_part_of_the_model(tmp_path):
-    model = small_mixture().eval()
+    model = build_mixture().eval()
     model.limit_depth(2)
     model.save_pretrained(tmp_path)
     loaded = AdaLayersForSequenceClassification.from_pretrained(tmp_path)
@@ -86,14 +86,14 @@ def test_a_limit_is_a_part_of_the_model(tmp_path):
 
 
 def test_a_limit_below_the_shallowest_layer_is_refused():
-    model = small_mixture(include_embeddings=False)
+    model = build_mixture(include_embeddings=False)
     with pytest.raises(ConfigError, match="budget=0: the shallowest state of this model comes after 1 blocks"):
         model.limit_depth(0)
     assert model.config.deepest_state is None
 
 
 def test_fitting_never_exceeds_the_limit_of_training():
-    model = small_mixture().eval()
+    model = build_mixture().eval()
     model.limit_depth(2)
     depths = [
         model.fit_depth(target, lambda: float(compute_outputs(model).trace.updates[0])).depth for target in (1, 4)

@@ -17,7 +17,7 @@ from adadepth import DepthCallback
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
 from tests.marks_support import quick_one_in
 from tests.models_support import MOVING, padded_batch, small_act
-from tests.unit.models.every_model_support import BUILD, step_of
+from tests.unit.models.every_model_support import BUILD, build_training_batch
 from tests.wandb_support import wandb_history
 
 LENGTHS = (10, 7, 1, 12, 3, 9, 5, 8)
@@ -162,7 +162,10 @@ SEARCHES = {"network", "supernet"}  # these read the operations of the blocks, o
 @pytest.mark.parametrize("name", quick_one_in(5, [name for name in BUILD if name not in SEARCHES]))
 def test_a_micro_batch_between_two_logs_is_added_without_a_read(name: str) -> None:
     model = BUILD[name]().train().to(ACCELERATOR)
-    batch = {key: value.to(ACCELERATOR) if torch.is_tensor(value) else value for key, value in step_of(name).items()}
+    batch = {
+        key: value.to(ACCELERATOR) if torch.is_tensor(value) else value
+        for key, value in build_training_batch(name).items()
+    }
     callback, reads = DepthCallback(), HostReads()
     callback._read_traces(model)
     with accelerator_autocast():

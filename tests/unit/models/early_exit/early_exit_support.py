@@ -1,4 +1,4 @@
-"""Small early-exit models in which every weight is drawn, and the networks of transformers that they are made of."""
+"""Small early-exit models with random weights, and the networks of transformers inside them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HEADS: dict[str, tuple[Any, dict[str, Any], Any]] = {
 
 
 def draw_weights(model: Any) -> Any:
-    """Draw every weight, so that nothing passes for equal that is not."""
+    """Draw every weight, so that no two weights are equal by chance."""
     torch.manual_seed(3)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -48,13 +48,13 @@ def draw_weights(model: Any) -> Any:
     return model.eval()
 
 
-def small(model_class: Any = EarlyExitForCausalLM, base: str = "llama", **fields: Any) -> Any:
-    """A model in evaluation mode."""
+def build_early_exit(model_class: Any = EarlyExitForCausalLM, base: str = "llama", **fields: Any) -> Any:
+    """Build a model in evaluation mode."""
     return draw_weights(model_class(EarlyExitConfig(base=base, **{**SIZES, **fields})))
 
 
 def get_stock(model: Any, layers: int | None = None) -> Any:
-    """The model of transformers with the same weights, whole or with its first layers only."""
+    """Return the model of transformers with the same weights, whole or with its first layers only."""
     stock = draw_weights(model._build_stock())
     parts = split_model(copy.deepcopy(stock))
     weights = {f"model.{name}": weight for name, weight in parts.base.state_dict().items()}
@@ -65,7 +65,7 @@ def get_stock(model: Any, layers: int | None = None) -> Any:
             for name, part in owner.named_children():
                 if isinstance(part, torch.nn.ModuleList) and len(part) == LAYERS:
                     setattr(owner, name, part[:layers])
-        config = copy.deepcopy(stock.config)  # the model has the same one
+        config = copy.deepcopy(stock.config)  # shared with the model
         config.num_hidden_layers = layers
         for part in stock.base_model.modules():
             if hasattr(part, "config"):
@@ -73,12 +73,12 @@ def get_stock(model: Any, layers: int | None = None) -> Any:
     return stock
 
 
-def near(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found.double(), expected.double(), atol=tolerance, rtol=tolerance)
+def check_close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual.double(), expected.double(), atol=tolerance, rtol=tolerance)
 
 
-def describe(layers: int, **fields: Any) -> Any:
-    """A configuration with an exit after every layer."""
+def build_config(layers: int, **fields: Any) -> Any:
+    """Build a configuration with an exit after every layer."""
     defaults = {
         "exits": list(range(1, layers + 1)), "num_hidden_layers": layers, "exit_weights": "uniform", "exit_scale": 1.0,
         "exit_curriculum": "none", "rotation": 4, "trains": "all", "layer_dropout": 0.0, "dropout_growth": "none",

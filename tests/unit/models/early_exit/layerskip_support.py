@@ -1,4 +1,4 @@
-"""A small folder as LayerSkip's checkpoints are published: a plain Llama."""
+"""A small folder in the format of LayerSkip's checkpoints: a plain Llama."""
 
 from __future__ import annotations
 

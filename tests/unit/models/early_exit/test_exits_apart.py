@@ -1,4 +1,4 @@
-"""Exits of a frozen network: stored without the network, put back on it, and left out again."""
+"""Exits of a frozen network: stored without the network, attached to it again, and removed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from adadepth import EarlyExitForCausalLM, EarlyExitForSequenceClassification, L
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.build import build_language_model
 from adadepth.models.early_exit.settings import EarlyExitSettings
-from tests.unit.models.early_exit.early_exit_support import IDS, PIECES, draw_weights, small
-from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.early_exit.early_exit_support import IDS, PIECES, build_early_exit, draw_weights
+from tests.unit.models.looped.looped_support import build_looped
 
 WEIGHTS = "model.safetensors"
 KINDS: dict[str, dict[str, Any]] = {
@@ -29,13 +29,13 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def save_stock(folder: Path, **fields: Any) -> str:
-    """A Llama of transformers with drawn weights, as a user has it on disk."""
-    draw_weights(small(**fields)._build_stock()).save_pretrained(folder)
+    """Save a Llama of transformers with random weights."""
+    draw_weights(build_early_exit(**fields)._build_stock()).save_pretrained(folder)
     return str(folder)
 
 
 def train_exits(base: str, **fields: Any) -> Any:
-    """Exits on a frozen network whose own weights are drawn, as if they had been trained."""
+    """Build exits on a frozen network and draw their weights, as if they had been trained."""
     torch.manual_seed(5)
     model = add_exits(base, **{"exit_layers": [1, 3], "trains": "exits", **fields})
     with torch.no_grad():
@@ -46,25 +46,25 @@ def train_exits(base: str, **fields: Any) -> Any:
 
 
 def predict_all(model: Any) -> list[torch.Tensor]:
-    """Logits of all exits, and those of the gate if there is one."""
+    """Return the logits of all exits, and those of the gate if there is one."""
     with torch.no_grad():
         output = model(IDS, run_all_steps=True)
     gates = [] if output.halting_logits is None else [output.halting_logits]
     return [output.step_logits[:, :], *gates]
 
 
-def assert_same(model: Any, other: Any) -> None:
-    """Weights are equal bit for bit. Products of them may differ with the alignment of the loaded memory."""
-    weights, others = model.state_dict(), other.state_dict()
-    assert weights.keys() == others.keys()
-    assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
+def check_same(model: Any, other: Any) -> None:
+    """Compare weights bit for bit, and predictions up to rounding, which depends on memory alignment."""
+    weights, other_weights = model.state_dict(), other.state_dict()
+    assert weights.keys() == other_weights.keys()
+    assert all(torch.equal(weight, other_weights[name]) for name, weight in weights.items())
     for pair in zip(predict_all(model), predict_all(other), strict=True):
         torch.testing.assert_close(*pair, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_exits_alone_and_their_network_are_the_model(kind: str, is_tied: bool, tmp_path: Path) -> None:
+def test_stored_exits_and_their_network_give_the_model(kind: str, is_tied: bool, tmp_path: Path) -> None:
     model = train_exits(save_stock(tmp_path / "base", tie_word_embeddings=is_tied), **KINDS[kind])
     model.save_pretrained(tmp_path / "exits", save_base=False)
     stored = load_file(tmp_path / "exits" / WEIGHTS)
@@ -72,11 +72,11 @@ def test_exits_alone_and_their_network_are_the_model(kind: str, is_tied: bool, t
     assert stored.keys() == trained.keys()
     numbers = sum(weight.numel() for weight in trained.values())
     assert (tmp_path / "exits" / WEIGHTS).stat().st_size < 4 * numbers + 8192
-    assert_same(EarlyExitForCausalLM.from_pretrained(tmp_path / "exits").eval(), model)
-    assert_same(AutoModelForCausalLM.from_pretrained(tmp_path / "exits").eval(), model)
+    check_same(EarlyExitForCausalLM.from_pretrained(tmp_path / "exits").eval(), model)
+    check_same(AutoModelForCausalLM.from_pretrained(tmp_path / "exits").eval(), model)
 
 
-def test_a_loaded_model_is_saved_as_it_was_unless_the_call_says_otherwise(tmp_path: Path) -> None:
+def test_a_loaded_model_is_saved_in_the_same_form_by_default(tmp_path: Path) -> None:
     model = train_exits(save_stock(tmp_path / "base"), exit_heads="own")
     model.save_pretrained(tmp_path / "exits", save_base=False)
     loaded = EarlyExitForCausalLM.from_pretrained(tmp_path / "exits")
@@ -85,15 +85,15 @@ def test_a_loaded_model_is_saved_as_it_was_unless_the_call_says_otherwise(tmp_pa
     loaded.save_pretrained(tmp_path / "whole", save_base=True)
     (tmp_path / "base" / WEIGHTS).unlink()
     whole = EarlyExitForCausalLM.from_pretrained(tmp_path / "whole").eval()
-    assert_same(whole, model)
+    check_same(whole, model)
     assert whole.config.save_base
     with pytest.raises(ConfigError, match=r"^base_model=B: only for exits without their network"):
         EarlyExitForCausalLM.from_pretrained(tmp_path / "whole", base_model="B")
 
 
 def test_a_network_in_half_precision_is_recognised(tmp_path: Path) -> None:
-    """A network of bfloat16 is read in float32 for training, which changes none of its weights."""
-    stock = draw_weights(small()._build_stock()).bfloat16()
+    """Load a network of bfloat16 in float32 for training, which changes none of its weights."""
+    stock = draw_weights(build_early_exit()._build_stock()).bfloat16()
     stock.save_pretrained(tmp_path / "base")
     train_exits(str(tmp_path / "base"), exit_heads="norm").save_pretrained(tmp_path / "exits", save_base=False)
     loaded = EarlyExitForCausalLM.from_pretrained(tmp_path / "exits", dtype=torch.bfloat16)
@@ -102,7 +102,7 @@ def test_a_network_in_half_precision_is_recognised(tmp_path: Path) -> None:
     assert (tmp_path / "again" / WEIGHTS).is_file()
 
 
-def test_a_moved_network_is_named_and_another_one_is_refused(tmp_path: Path) -> None:
+def test_a_moved_network_is_accepted_and_another_one_refused(tmp_path: Path) -> None:
     model = train_exits(save_stock(tmp_path / "base"), exit_heads="norm")
     model.save_pretrained(tmp_path / "exits", save_base=False)
     stock = LlamaForCausalLM.from_pretrained(tmp_path / "base")
@@ -110,7 +110,7 @@ def test_a_moved_network_is_named_and_another_one_is_refused(tmp_path: Path) -> 
     with pytest.raises(CheckpointError, match="has exits alone; name their network with base_model="):
         EarlyExitForCausalLM.from_pretrained(tmp_path / "exits")
     moved = EarlyExitForCausalLM.from_pretrained(tmp_path / "exits", base_model=tmp_path / "moved")
-    assert_same(moved.eval(), model)
+    check_same(moved.eval(), model)
     assert moved.config.base_config.name_or_path == str(tmp_path / "moved")
     with torch.no_grad():
         stock.model.layers[2].mlp.up_proj.weight[0, 0] += 1e-3
@@ -121,7 +121,7 @@ def test_a_moved_network_is_named_and_another_one_is_refused(tmp_path: Path) -> 
     assert "\n" not in str(raised.value)
 
 
-def _change(model: Any) -> None:
+def _change_weight(model: Any) -> None:
     with torch.no_grad():
         model.model.embed_tokens.weight[0, 0] += 1
 
@@ -134,22 +134,22 @@ def _change(model: Any) -> None:
         ({}, False, {"layout": "llama"}, "save_base=False: layout=llama is that of the network"),
     ],
 )
-def test_a_network_that_no_other_folder_has_is_not_left_out(
+def test_a_network_stored_nowhere_else_is_not_omitted(
     fields: Mapping[str, Any], is_changed: bool, options: Mapping[str, Any], message: str, tmp_path: Path
 ) -> None:
     model = train_exits(save_stock(tmp_path / "base"), exit_heads="norm", **fields)
     if is_changed:
-        _change(model)
+        _change_weight(model)
     with pytest.raises(ConfigError, match=re.escape(message)):
         model.save_pretrained(tmp_path / "exits", save_base=False, **options)
     assert not (tmp_path / "exits").exists()
-    model.save_pretrained(tmp_path / "whole")  # the refusal left no trace
+    model.save_pretrained(tmp_path / "whole")  # the refused call changed nothing
     assert EarlyExitForCausalLM.from_pretrained(tmp_path / "whole").config.save_base
 
 
 def test_exits_of_a_classifier_are_stored_apart(tmp_path: Path) -> None:
     model_class = EarlyExitForSequenceClassification
-    stock = draw_weights(small(model_class, "bert", num_labels=3)._build_stock())
+    stock = draw_weights(build_early_exit(model_class, "bert", num_labels=3)._build_stock())
     stock.save_pretrained(tmp_path / "base")
     fields = {"model_class": model_class, "exit_heads": "own"}
     model = train_exits(str(tmp_path / "base"), **fields)
@@ -166,7 +166,7 @@ def test_exits_of_a_classifier_are_stored_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_exits_the_frozen_network_is_as_it_was(kind: str, tmp_path: Path) -> None:
+def test_removing_the_exits_restores_the_frozen_network(kind: str, tmp_path: Path) -> None:
     base = save_stock(tmp_path / "base")
     model = train_exits(base, **KINDS[kind], exit_rule="margin:0.5")
     model.drop_exits()
@@ -182,16 +182,16 @@ def test_without_exits_the_frozen_network_is_as_it_was(kind: str, tmp_path: Path
     assert EarlyExitForCausalLM.from_pretrained(tmp_path / "shared").config.exit_heads == "shared"
 
 
-def test_a_model_of_one_repeated_block_has_no_exits_to_drop() -> None:
-    model = small_looped()
+def test_a_looped_model_has_no_exits_to_remove() -> None:
+    model = build_looped()
     assert isinstance(model, LoopedForCausalLM)
     with pytest.raises(ConfigError, match=r"^drop_exits=true: LoopedForCausalLM has no early exits"):
         model.drop_exits()
 
 
-def test_other_exits_of_a_trained_model_are_refused_with_the_way_to_them(tmp_path: Path) -> None:
+def test_other_exits_of_a_trained_model_are_refused_with_advice(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    small(exit_layers=[1, 3]).save_pretrained(folder)
+    build_early_exit(exit_layers=[1, 3]).save_pretrained(folder)
     settings = EarlyExitSettings(pretrained=str(folder), exit_layers=[2], exit_heads="own")
     advice = f"export checkpoint={folder} export.layout=llama export.drop_exits=true export.folder=FOLDER, then model.p"
     with pytest.raises(ConfigError, match=re.escape(advice)) as caught:

@@ -1,4 +1,4 @@
-"""The gate of early exits: its loss against a plain loop, what it changes, and exits by it."""
+"""The gate of early exits: its loss against a plain loop, its training, and exits decided by it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ import torch
 
 from adadepth.errors import ConfigError
 from tests.marks_support import quick_one_in
-from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LABELS, LAYERS, MASK, PADDED, near, small
+from tests.unit.models.early_exit.early_exit_support import (
+    HEADS,
+    IDS,
+    LABELS,
+    LAYERS,
+    MASK,
+    PADDED,
+    build_early_exit,
+    check_close,
+)
 
 
 def build(head: str, **fields: Any) -> Any:
-    model_class, more, _ = HEADS[head]
-    return small(model_class, exit_gate=True, **{**more, **fields})
+    model_class, extra_fields, _ = HEADS[head]
+    return build_early_exit(model_class, exit_gate=True, **{**extra_fields, **fields})
 
 
 def collect(model: Any, head: str) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
@@ -40,7 +49,7 @@ def collect(model: Any, head: str) -> tuple[list[torch.Tensor], list[torch.Tenso
 
 
 @pytest.mark.parametrize("head", quick_one_in(2, HEADS))
-def test_the_gate_learns_whether_early_predictions_are_right(head: str) -> None:
+def test_the_gate_learns_whether_early_predictions_are_correct(head: str) -> None:
     model = build(head)
     logits, gates, targets = collect(model, head)
     losses = []
@@ -52,14 +61,14 @@ def test_the_gate_learns_whether_early_predictions_are_right(head: str) -> None:
     if head == "words" or head == "tokens":
         labels = torch.where(MASK.bool(), labels, -100)
     output = model(PADDED, attention_mask=MASK, labels=labels)
-    near(output.loss_parts["gate"], torch.stack(losses).mean())
+    check_close(output.loss_parts["gate"], torch.stack(losses).mean())
     output.loss_parts["gate"].backward()
     touched = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert touched == {"gate.weight", "gate.bias"}
 
 
 @pytest.mark.parametrize("head", quick_one_in(2, HEADS))
-def test_units_exit_where_the_gate_says_right(head: str) -> None:
+def test_units_exit_where_the_gate_predicts_correctness(head: str) -> None:
     model = build(head)
     _, gates, _ = collect(model, head)
     middle = gates[0].median().detach()
@@ -84,7 +93,7 @@ def test_cached_tokens_exit_as_without_a_cache(policy: str) -> None:
     first = model(IDS[:, :4], use_cache=True, cache_policy=policy, exit_rule="correct:0.5")
     rest = model(IDS[:, 4:], past_key_values=first.past_key_values, exit_rule="correct:0.5")
     assert torch.equal(torch.cat([first.exit_steps, rest.exit_steps], 1), whole.exit_steps)
-    near(torch.cat([first.logits, rest.logits], 1), whole.logits)
+    check_close(torch.cat([first.logits, rest.logits], 1), whole.logits)
 
 
 def test_the_gate_alone_is_trained_on_a_frozen_network() -> None:
@@ -95,7 +104,7 @@ def test_the_gate_alone_is_trained_on_a_frozen_network() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}])
-def test_labels_that_are_no_class_are_refused(fields: dict[str, Any]) -> None:
+def test_invalid_labels_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="exit_gate=True: needs labels of one class"):
         build("texts", **fields)
 

@@ -1,4 +1,4 @@
-"""What early exits are trained on, against loops over exits and closed forms."""
+"""Losses of early exits, their weights, curricula and layer dropout, against loops over exits and closed forms."""
 
 from __future__ import annotations
 
@@ -18,20 +18,29 @@ from adadepth import (
 from adadepth.models.early_exit.losses import dropout_probability, exit_weights
 from adadepth.models.shared import causal
 from tests.marks_support import quick_one_in
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, PIECES, describe, near, small
+from tests.unit.models.early_exit.early_exit_support import (
+    IDS,
+    LAYERS,
+    MASK,
+    PADDED,
+    PIECES,
+    build_config,
+    build_early_exit,
+    check_close,
+)
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
 LANGUAGE, TEXTS, TOKENS = EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
 MASKED = EarlyExitForMaskedLM
 
 
-def test_weights_are_those_of_layerskip() -> None:
-    """e(l) = s sum_{i <= l} i of layers l = 0..L-2, L - 1 + s sum_{i <= L-2} i of the last, over their sum."""
+def test_loss_weights_equal_layerskip() -> None:
+    """Check e(l) = s sum_{i <= l} i of layers l = 0..L-2 and L - 1 + s sum_{i <= L-2} i of the last, normalised."""
     layers, scale = 6, 0.2
     terms = [scale * sum(range(layer + 1)) for layer in range(layers - 1)]
     terms.append(layers - 1 + scale * sum(range(layers - 1)))
-    found = exit_weights(describe(layers, exit_weights="layerskip", exit_scale=scale))
-    assert found == pytest.approx([term / sum(terms) for term in terms])
+    weights = exit_weights(build_config(layers, exit_weights="layerskip", exit_scale=scale))
+    assert weights == pytest.approx([term / sum(terms) for term in terms])
 
 
 @pytest.mark.parametrize(("fields", "expected"), [
@@ -43,25 +52,25 @@ def test_weights_are_those_of_layerskip() -> None:
     ({"trains": "exits"}, [1, 1, 1, 0]),
 ])  # fmt: skip
 def test_weights_are_normalised(fields: dict[str, Any], expected: list[float]) -> None:
-    assert exit_weights(describe(4, **fields)) == pytest.approx([weight / sum(expected) for weight in expected])
+    assert exit_weights(build_config(4, **fields)) == pytest.approx([weight / sum(expected) for weight in expected])
 
 
-def test_the_gradual_curriculum_begins_with_the_last_exit() -> None:
-    """Layer l of L, from 0, has a loss from the step after half of (L - l) / L of the training on."""
-    config, total = describe(5, exit_curriculum="gradual"), 100
+def test_the_gradual_curriculum_starts_with_the_last_exit() -> None:
+    """Check that layer l of L, from 0, has a loss after half of (L - l) / L of the training."""
+    config, total = build_config(5, exit_curriculum="gradual"), 100
     for step in range(total + 1):
         weights = exit_weights(config, step, total)
         on = {layer for layer in range(5) if (step - 1) / total >= 0.5 * (5 - layer) / 5} | {4}
         assert {layer for layer, weight in enumerate(weights) if weight} == on
         assert sum(weights) == pytest.approx(1)
-    config = describe(4, exits=[1, 4], exit_curriculum="gradual")
+    config = build_config(4, exits=[1, 4], exit_curriculum="gradual")
     assert [sum(map(bool, exit_weights(config, step, total))) for step in (50, 51)] == [1, 2]
 
 
 @pytest.mark.parametrize("growth", ["none", "exponential"])
 def test_layer_dropout_grows_with_depth_and_step(growth: str) -> None:
     layers, total = 9, 50
-    config = describe(layers, layer_dropout=0.2, dropout_growth=growth)
+    config = build_config(layers, layer_dropout=0.2, dropout_growth=growth)
     for step in (0, 10, total - 1):
         by_step = 1.0 if growth == "none" else math.exp(step * math.log(2) / (total - 1)) - 1
         for layer in range(layers):
@@ -70,7 +79,7 @@ def test_layer_dropout_grows_with_depth_and_step(growth: str) -> None:
     assert dropout_probability(config, layers, None, 1) == pytest.approx(0.2)
 
 
-def labels_of(head: Any) -> Tensor:
+def build_labels(head: Any) -> Tensor:
     words = LABELS.masked_fill(MASK == 0, -100)
     return {
         LANGUAGE: words,
@@ -81,62 +90,62 @@ def labels_of(head: Any) -> Tensor:
 
 
 def compute_expected(model: Any, weights: list[float], temperature: float) -> tuple[float, float]:
-    """The weighted means of cross-entropies and of divergences from the last exit, target by target."""
-    labels = labels_of(type(model))
+    """Compute weighted means of cross-entropies and of divergences from the last exit, target by target."""
+    labels = build_labels(type(model))
     with torch.no_grad():
         logits = [model(PADDED, attention_mask=MASK, exit_rule=f"fixed:{step}").logits for step in range(1, LAYERS + 1)]
     if isinstance(model, EarlyExitForCausalLM):
         logits, labels = [part[:, :-1] for part in logits], labels[:, 1:]
-    kept = labels >= 0
-    targets, rows = labels[kept], [part[kept].double() for part in logits]
-    task = apart = 0.0
+    has_label = labels >= 0
+    targets, rows = labels[has_label], [part[has_label].double() for part in logits]
+    task = distillation = 0.0
     aim = (rows[-1] / temperature).softmax(dim=-1)
     for weight, row in zip(weights, rows, strict=True):
         for token, target in enumerate(targets):
             task -= weight * float(row[token].log_softmax(dim=-1)[target]) / len(targets)
             difference = (aim[token].log() - (row[token] / temperature).log_softmax(dim=-1)) * aim[token]
-            apart += weight * temperature**2 * float(difference.sum()) / len(targets)
-    return task, apart
+            distillation += weight * temperature**2 * float(difference.sum()) / len(targets)
+    return task, distillation
 
 
 @pytest.mark.parametrize(("head", "base"), quick_one_in(2, [
     (LANGUAGE, "llama"), (TEXTS, "llama"), (TOKENS, "llama"), (MASKED, "roberta"), (MASKED, "albert"),
 ]))  # fmt: skip
-def test_a_loss_is_a_sum_over_exits(head: Any, base: str) -> None:
+def test_a_loss_equals_a_sum_over_exits(head: Any, base: str) -> None:
     fields = {"exit_weights": "layerskip", "exit_scale": 0.3, "distillation": 0.7, "distillation_temperature": 2.0}
-    model = small(head, base, num_labels=3, exit_heads="own", **fields)
+    model = build_early_exit(head, base, num_labels=3, exit_heads="own", **fields)
     for part in model.modules():  # training then computes the same
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     part = "mlm" if head is MASKED else "task"
-    task, apart = compute_expected(model, exit_weights(model.config), 2.0)
+    task, distillation = compute_expected(model, exit_weights(model.config), 2.0)
     for training in (False, True):
-        found = model.train(training)(PADDED, attention_mask=MASK, labels=labels_of(head))
-        near(found.loss_parts[part], torch.tensor(task))
-        near(found.loss_parts["distillation"], torch.tensor(0.7 * apart))
-        near(found.loss, sum(found.loss_parts.values()))
-    counts = model.count_targets({"labels": labels_of(head)})
-    halves = [model(PADDED[rows], attention_mask=MASK[rows], labels=labels_of(head)[rows], num_targets=counts).loss
+        output = model.train(training)(PADDED, attention_mask=MASK, labels=build_labels(head))
+        check_close(output.loss_parts[part], torch.tensor(task))
+        check_close(output.loss_parts["distillation"], torch.tensor(0.7 * distillation))
+        check_close(output.loss, sum(output.loss_parts.values()))
+    counts = model.count_targets({"labels": build_labels(head)})
+    halves = [model(PADDED[rows], attention_mask=MASK[rows], labels=build_labels(head)[rows], num_targets=counts).loss
               for rows in (slice(0, 1), slice(1, 3))]  # fmt: skip
-    near(sum(halves), found.loss)
+    check_close(sum(halves), output.loss)
 
 
-def test_gradients_are_those_of_all_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_logits_change_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     def compute_gradients(numbers: int) -> dict[str, Tensor]:
         monkeypatch.setattr(causal, "_MAX_LOGITS", numbers)
-        model, made = small(distillation=0.5).train(), []
-        model.head.lm_head.register_forward_hook(lambda module, inputs, output: made.append(output.shape[1]))
+        model, sizes = build_early_exit(distillation=0.5).train(), []
+        model.head.lm_head.register_forward_hook(lambda module, inputs, output: sizes.append(output.shape[1]))
         model(IDS, labels=LABELS).loss.backward()
-        assert max(made) <= numbers // PIECES
+        assert max(sizes) <= numbers // PIECES
         return {name: weight.grad for name, weight in model.named_parameters()}
 
     whole, parts = compute_gradients(10**9), compute_gradients(3 * PIECES)
     for name, gradient in whole.items():
-        near(parts[name], gradient)
+        check_close(parts[name], gradient)
 
 
-def test_exits_without_a_loss_in_a_step_learn_nothing() -> None:
-    model = small(exit_heads="own", exit_curriculum="rotational", rotation=4).train()
+def test_exits_without_a_loss_in_a_step_have_no_gradient() -> None:
+    model = build_early_exit(exit_heads="own", exit_curriculum="rotational", rotation=4).train()
     model.set_step(1, 10)
     model(IDS, labels=LABELS).loss.backward()
     learns = {name.split(".")[1] for name, weight in model.named_parameters() if name.startswith("exits.")
@@ -144,35 +153,37 @@ def test_exits_without_a_loss_in_a_step_learn_nothing() -> None:
     assert learns == {"1"}
 
 
-def test_frozen_layers_learn_nothing_and_the_last_exit_teaches() -> None:
-    model = small(TEXTS, "bert", num_labels=3, exit_heads="own", trains="exits", distillation=1.0).train()
-    found = model(PADDED, attention_mask=MASK, labels=labels_of(TEXTS))
-    found.loss.backward()
+def test_frozen_layers_have_no_gradient_and_distillation_uses_the_last_exit() -> None:
+    model = build_early_exit(TEXTS, "bert", num_labels=3, exit_heads="own", trains="exits", distillation=1.0).train()
+    output = model(PADDED, attention_mask=MASK, labels=build_labels(TEXTS))
+    output.loss.backward()
     assert model.training
     assert not model.model.training
     for name, weight in model.named_parameters():
         assert (weight.grad is not None) == name.startswith("exits."), name
 
 
-def test_a_text_that_skips_layers_is_that_of_the_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_skips_layers_equals_the_remaining_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     from adadepth.models.early_exit import modeling
 
-    model = small(layer_dropout=0.5, exit_layers=[2]).train()
+    model = build_early_exit(layer_dropout=0.5, exit_layers=[2]).train()
     skipped = torch.tensor([[False] * 4, [True, False, False, True], [True] * 4])
     monkeypatch.setattr(modeling, "draw_skipped", lambda probabilities, rows, device: skipped)
     with torch.no_grad():
-        found = model(PADDED, attention_mask=MASK, run_all_steps=True, output_hidden_states=True).hidden_states[-1]
+        last_states = model(PADDED, attention_mask=MASK, run_all_steps=True, output_hidden_states=True).hidden_states[
+            -1
+        ]
         running = model.eval().begin({"input_ids": PADDED, "attention_mask": MASK})
         for row, skips in enumerate(skipped):
             states = running.states
             for layer, skip in enumerate(skips):
                 arguments, options = running.inputs[layer]
                 states = states if skip else model.layers.get_layer(layer)(states, *arguments, **options)
-            near(found[row], states[row])
+            check_close(last_states[row], states[row])
 
 
-def test_several_processes_also_run_a_layer_that_all_texts_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small(layer_dropout=1.0).train()  # all texts skip the last layer
+def test_distributed_training_runs_layers_that_all_texts_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_early_exit(layer_dropout=1.0).train()  # all texts skip the last layer
 
     def compute_gradients() -> tuple[Tensor, list[Tensor | None]]:
         model.zero_grad()
@@ -181,17 +192,17 @@ def test_several_processes_also_run_a_layer_that_all_texts_skip(monkeypatch: pyt
         loss.backward()
         return loss, [weight.grad for weight in model.layers[-1].parameters()]
 
-    alone, nothing = compute_gradients()
+    alone, skipped_gradients = compute_gradients()
     monkeypatch.setenv("WORLD_SIZE", "2")
     loss, gradients = compute_gradients()
     assert torch.equal(loss, alone)
-    assert all(gradient is None for gradient in nothing)
+    assert all(gradient is None for gradient in skipped_gradients)
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
 
 
-def test_layers_are_skipped_as_often_as_said() -> None:
+def test_layers_are_skipped_with_the_configured_probability() -> None:
     from adadepth.models.depth.runner import draw_skipped
 
     torch.manual_seed(0)
     shares = draw_skipped([0.0, 0.3, 1.0], 20_000, torch.device("cpu")).float().mean(dim=0)
-    near(shares, torch.tensor([0.0, 0.3, 1.0]), 0.02)
+    check_close(shares, torch.tensor([0.0, 0.3, 1.0]), 0.02)

@@ -1,4 +1,4 @@
-"""What early exits store of a batch: one state a token, and masks of the texts that still run."""
+"""Memory of early exits: one stored state per token, and attention masks of running texts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from torch.utils._pytree import tree_leaves
 from adadepth import EarlyExitForSequenceClassification
 from adadepth.models.depth.runner import RunningTexts
 from adadepth.models.shared import causal
-from tests.unit.models.early_exit.early_exit_support import LAYERS, LENGTH, MASK, PADDED, WIDTH, near, small
+from tests.unit.models.early_exit.early_exit_support import (
+    LAYERS,
+    LENGTH,
+    MASK,
+    PADDED,
+    WIDTH,
+    build_early_exit,
+    check_close,
+)
 
 TOKENS = int(MASK.sum())
 
 
 class _LargestTensor(TorchDispatchMode):
-    """Notes the most numbers of a tensor with the width of a state."""
+    """Mode that records the largest tensor with the width of a state."""
 
     most = 0
 
@@ -30,15 +38,15 @@ class _LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("policy", [None, "frozen", "deferred"])
-def test_states_are_stored_at_the_exit_alone(policy: str | None) -> None:
-    model, largest = small(), _LargestTensor()
+def test_only_states_at_the_exit_are_stored(policy: str | None) -> None:
+    model, largest = build_early_exit(), _LargestTensor()
     options = {} if policy is None else {"cache_policy": policy}
     with torch.no_grad(), largest:
         model(input_ids=PADDED, attention_mask=MASK, exit_rule="margin:0.2", **options)
     assert largest.most <= PADDED.numel() * WIDTH < TOKENS * LAYERS * WIDTH
 
 
-def test_masks_of_flex_attention_leave_with_their_texts() -> None:
+def test_flex_attention_masks_shrink_with_the_batch() -> None:
     lengths, stays = torch.tensor([3, 7, 5]), torch.tensor([0, 2])
     mask = create_block_mask(lambda b, h, q, k: (k <= q) & (k < lengths[b]), 3, None, LENGTH, LENGTH, device="cpu")
     running = RunningTexts(inputs=[((), {"attention_mask": mask})])  # type: ignore[list-item]
@@ -53,16 +61,16 @@ def test_masks_of_flex_attention_leave_with_their_texts() -> None:
 
 
 @pytest.mark.slow
-def test_flex_attention_predicts_what_sdpa_predicts() -> None:
+def test_flex_attention_equals_sdpa() -> None:
     outputs = []
     for attention in ("sdpa", "flex_attention"):
-        model = small(EarlyExitForSequenceClassification, num_labels=3, hidden_size=64)
+        model = build_early_exit(EarlyExitForSequenceClassification, num_labels=3, hidden_size=64)
         model.set_attn_implementation(attention)
         with torch.no_grad():
             outputs.append(model(input_ids=PADDED, attention_mask=MASK, exit_rule="margin:0.35"))
     assert outputs[0].exit_steps.tolist() == outputs[1].exit_steps.tolist()
     assert len(set(outputs[0].exit_steps.tolist())) > 1, "a text leaves before the others"
-    near(outputs[1].logits, outputs[0].logits)
+    check_close(outputs[1].logits, outputs[0].logits)
 
 
 def test_a_gpu_computes_more_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Small looped models in which every weight is drawn."""
+"""Small looped models with random weights."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def small(model_class: Any = LoopedForCausalLM, **fields: Any) -> Any:
-    """A model in which every weight is drawn, so that nothing passes for equal that is not."""
+def build_looped(model_class: Any = LoopedForCausalLM, **fields: Any) -> Any:
+    """Build a model with all weights random, so that no two of them are equal by chance."""
     torch.manual_seed(3)
     model = model_class(LoopedConfig(**{**SIZES, **fields}))
     with torch.no_grad():
@@ -59,11 +59,11 @@ def small(model_class: Any = LoopedForCausalLM, **fields: Any) -> Any:
     return model.eval()
 
 
-def looped_llama() -> Any:
+def build_looped_llama() -> Any:
     torch.manual_seed(5)
     sizes = {**SIZES, "eos_token_id": None, "num_key_value_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.3}
     return retrofit(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), prelude=1, core=2, coda=1, num_loops=3)
 
 
-def near(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found.double(), expected.double(), atol=tolerance, rtol=tolerance)
+def check_close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual.double(), expected.double(), atol=tolerance, rtol=tolerance)

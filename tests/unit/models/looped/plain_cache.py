@@ -1,7 +1,7 @@
-"""Calls of a looped model token by token, in float64: what is read of each token stands in dictionaries by its name.
+"""Calls of a looped model token by token, in float64, with keys and values in dictionaries by layer and position.
 
-A call's tokens take their loops together, one after the other in each; a token that has exited takes none, except under
-the policy `all`. It reads weights by our names and shares no line with the package.
+All tokens of a call run a loop together; a token that has exited runs no further loop, except under the policy `all`.
+It uses our names of weights and shares no code with the package.
 
 Shape legend: D width, V pieces, d width of a head.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.halting_units_support import compute_halting_logit
-from tests.unit.models.looped.plain_looped import rms, swiglu
+from tests.unit.models.looped.plain_looped import apply_rms_norm, apply_swiglu
 
 Exits = Callable[[int, Tensor, list[float]], bool]  # loop, logits (V,), halting logits so far
 Pair = tuple[Tensor, Tensor]  # keys and values of one token in one layer, (shared heads, d) each
@@ -28,18 +28,18 @@ CALLS = ((0, 6), (6, 7), (7, 9))  # a prompt, a token, two at once
 
 
 class PlainCache:
-    """One text. What a token said in a layer after each of its loops is written down; a policy says what is read."""
+    """Decoder of one text that stores keys and values of every layer and loop; a policy selects which are read."""
 
-    def __init__(self, config: Any, weights: Mapping[str, Tensor], policy: str, drawn: Tensor | None = None) -> None:
-        self.config, self.policy, self.drawn = config, policy, drawn
+    def __init__(self, config: Any, weights: Mapping[str, Tensor], policy: str, states: Tensor | None = None) -> None:
+        self.config, self.policy, self.states = config, policy, states
         self.w = {name: weight.double() for name, weight in weights.items()}
-        self.said: dict[tuple[str, int], dict[int, Pair]] = {}  # layer, position -> loop -> pair
-        self.behind: dict[tuple[str, int], Pair] = {}  # of a frozen state
-        self.exits: dict[int, int] = {}  # position -> loop; those that still run are missing
+        self.pairs: dict[tuple[str, int], dict[int, Pair]] = {}  # layer, position -> loop -> pair
+        self.exited: dict[tuple[str, int], Pair] = {}  # of a state frozen at its exit
+        self.exits: dict[int, int] = {}  # position -> loop, without running tokens
         self.length = 0
 
     def call(self, ids: list[int], exits: Exits) -> tuple[list[Tensor], list[int]]:
-        """Logits (V,) of each new token at its exit, and that loop."""
+        """Return the logits (V,) of each new token at its exit, and the exit loop."""
         config, w = self.config, self.w
         positions = range(self.length, self.length + len(ids))
         e: dict[int, Tensor] = {}
@@ -47,7 +47,7 @@ class PlainCache:
             x = w["model.embed_tokens.weight"][piece]
             e[position] = x * (config.embedding_scale or (math.sqrt(len(x)) if config.scale_embeddings else 1.0))
         for index in range(config.prelude):
-            e = self._layer(e, f"model.prelude.{index}.", 0)
+            e = self._run_layer(e, f"model.prelude.{index}.", 0)
         s = {p: self._start(e[p], p) for p in positions}
         low = {p: w["model.low_start"] if config.low_layers else torch.zeros_like(e[p]) for p in positions}
         cycles = range(config.low_cycles if config.low_layers else 0)
@@ -60,13 +60,13 @@ class PlainCache:
             if not running:
                 break
             for cycle in cycles:
-                z = {p: self._inject(s[p] + low[p], e[p]) for p in running}
+                z = {p: self._add_input(s[p] + low[p], e[p]) for p in running}
                 for index in range(config.low_layers):
-                    z = self._layer(z, f"model.low.{index}.", loop, cycle=str(cycle))
+                    z = self._run_layer(z, f"model.low.{index}.", loop, cycle=str(cycle))
                 low |= {p: self._norm(z[p], "model.low_norm.weight") for p in running}
-            z = {p: self._inject(s[p] + low[p], e[p]) for p in running}
+            z = {p: self._add_input(s[p] + low[p], e[p]) for p in running}
             for index in range(config.core):
-                z = self._layer(z, f"model.core.{index}.", loop, previous if config.queries == "previous" else {})
+                z = self._run_layer(z, f"model.core.{index}.", loop, previous if config.queries == "previous" else {})
             read: dict[int, Tensor] = {}
             for p in running:
                 s[p] = s[p] + (1.0 / config.num_loops if config.damping is None else config.damping) * (z[p] - s[p])
@@ -74,7 +74,7 @@ class PlainCache:
                 s[p] = previous[p] if config.state_norm == "fed" else s[p]
                 read[p] = s[p] if config.state_norm == "none" else previous[p]
             for index in range(config.coda):
-                read = self._layer(read, f"model.coda.{index}.", loop)
+                read = self._run_layer(read, f"model.coda.{index}.", loop)
             for p in running:
                 if p in self.exits:
                     continue
@@ -90,51 +90,56 @@ class PlainCache:
                         (f"model.low.{index}.", str(cycle)) for index in range(config.low_layers) for cycle in cycles
                     ]
                     for name, cycle in names:
-                        self.behind[name + cycle, p] = self._pair(self._inject(s[p] + low[p], e[p]), name, p)
+                        self.exited[name + cycle, p] = self._compute_pair(self._add_input(s[p] + low[p], e[p]), name, p)
         self.length += len(ids)
         return [logits[p] for p in positions], [self.exits[p] for p in positions]
 
-    def _reads(self, name: str, position: int, loop: int, own_call: bool) -> Pair:
-        """What a token at this loop reads of the one at that position."""
-        said = self.said[name, position]
+    def _select_pair(self, name: str, position: int, loop: int, own_call: bool) -> Pair:
+        """Return the pair of a position that a token in this loop reads."""
+        pairs_by_loop = self.pairs[name, position]
         if name.startswith("model.prelude."):
-            return said[0]
+            return pairs_by_loop[0]
         if self.policy == "all" or (own_call and position not in self.exits):
-            return said[loop]
+            return pairs_by_loop[loop]
         last = self.exits[position]
         if name.startswith("model.coda."):
-            return said[loop] if self.policy == "frozen" and loop in said else said[last]
+            return pairs_by_loop[loop] if self.policy == "frozen" and loop in pairs_by_loop else pairs_by_loop[last]
         match self.policy.partition(":")[0]:
             case "frozen":
-                return said[loop] if loop <= last else self.behind[name, position]
+                return pairs_by_loop[loop] if loop <= last else self.exited[name, position]
             case "last":
-                return said[last]
+                return pairs_by_loop[last]
             case "first":
-                return said[1]
+                return pairs_by_loop[1]
             case "mean":
-                pairs = [said[m] for m in range(1, last + 1)]
+                pairs = [pairs_by_loop[m] for m in range(1, last + 1)]
                 return sum(k for k, _ in pairs) / last, sum(v for _, v in pairs) / last  # type: ignore[return-value]
             case "ring":
                 ring = int(self.policy.partition(":")[2])
                 same = [m for m in range(1, last + 1) if (m - loop) % ring == 0]
-                return said[max(same, default=last)]
+                return pairs_by_loop[max(same, default=last)]
         raise AssertionError(self.policy)
 
-    def _layer(
-        self, xs: dict[int, Tensor], name: str, loop: int, asked: Mapping[int, Tensor] | None = None, cycle: str = ""
+    def _run_layer(
+        self,
+        xs: dict[int, Tensor],
+        name: str,
+        loop: int,
+        query_states: Mapping[int, Tensor] | None = None,
+        cycle: str = "",
     ) -> dict[int, Tensor]:
-        """Of the tokens at these positions, all of which say their keys before any of them reads."""
+        """Run a layer on the tokens at these positions, whose keys are all stored before any is read."""
         for p, x in xs.items():
-            self.said.setdefault((name + cycle, p), {})[loop] = self._pair(x, name, p)
-        found = {}
+            self.pairs.setdefault((name + cycle, p), {})[loop] = self._compute_pair(x, name, p)
+        states = {}
         for p, x in xs.items():
-            asks = (asked or {}).get(p, x)
-            query = self._heads(self._norm(asks, name + "attention_norm.weight"), name, "q", p)
-            pairs = [self._reads(name + cycle, q, loop, q >= self.length) for q in range(p + 1)]
+            asks = (query_states or {}).get(p, x)
+            query = self._project_heads(self._norm(asks, name + "attention_norm.weight"), name, "q", p)
+            pairs = [self._select_pair(name + cycle, q, loop, q >= self.length) for q in range(p + 1)]
             outputs = []
             for head in range(len(query)):
                 of = head // (len(query) // len(pairs[0][0]))
-                keys, values = (torch.stack([pair[each][of] for pair in pairs]) for each in (0, 1))
+                keys, values = (torch.stack([pair[side][of] for pair in pairs]) for side in (0, 1))
                 outputs.append((keys @ query[head] / math.sqrt(query.shape[1])).softmax(0) @ values)
             heads = torch.cat(outputs)
             if (gate := self.w.get(f"{name}self_attn.gate_proj.weight")) is not None:
@@ -142,38 +147,38 @@ class PlainCache:
             a = self.w[f"{name}self_attn.o_proj.weight"] @ heads
             y = self._add(x, a, name + "attention_post_norm.weight")
             parts = (self.w[f"{name}mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
-            m = swiglu(self._norm(y, name + "mlp_norm.weight").unsqueeze(0), *parts)[0]
-            found[p] = self._add(y, m, name + "mlp_post_norm.weight")
-        return found
+            m = apply_swiglu(self._norm(y, name + "mlp_norm.weight").unsqueeze(0), *parts)[0]
+            states[p] = self._add(y, m, name + "mlp_post_norm.weight")
+        return states
 
-    def _pair(self, x: Tensor, name: str, position: int) -> Pair:
+    def _compute_pair(self, x: Tensor, name: str, position: int) -> Pair:
         u = self._norm(x, name + "attention_norm.weight")
-        return self._heads(u, name, "k", position), self._heads(u, name, "v", position)
+        return self._project_heads(u, name, "k", position), self._project_heads(u, name, "v", position)
 
-    def _heads(self, u: Tensor, name: str, letter: str, position: int) -> Tensor:
+    def _project_heads(self, u: Tensor, name: str, letter: str, position: int) -> Tensor:
         config = self.config
         width = config.head_dim or config.hidden_size // config.num_attention_heads
-        said = self.w[f"{name}self_attn.{letter}_proj.weight"] @ u
+        projected = self.w[f"{name}self_attn.{letter}_proj.weight"] @ u
         if (bias := self.w.get(f"{name}self_attn.{letter}_proj.bias")) is not None:
-            said = said + bias
-        each = said.view(-1, width)
+            projected = projected + bias
+        heads = projected.view(-1, width)
         if letter == "v":
-            return each
+            return heads
         angles = position * config.rope_theta ** (-2 * torch.arange(width // 2, dtype=torch.float64) / width)
-        first, second = (each[:, 0::2], each[:, 1::2]) if config.rope_pairs else each.chunk(2, dim=1)
+        first, second = (heads[:, 0::2], heads[:, 1::2]) if config.rope_pairs else heads.chunk(2, dim=1)
         turned = torch.complex(first.contiguous(), second.contiguous()) * torch.polar(torch.ones_like(angles), angles)
         both = turned.real, turned.imag
         return torch.stack(both, dim=-1).flatten(1) if config.rope_pairs else torch.cat(both, dim=1)
 
     def _norm(self, u: Tensor, name: str) -> Tensor:
-        return rms(u, self.w.get(name, torch.ones_like(u)), self.config.rms_norm_eps)
+        return apply_rms_norm(u, self.w.get(name, torch.ones_like(u)), self.config.rms_norm_eps)
 
     def _add(self, u: Tensor, branch: Tensor, name: str) -> Tensor:
         if self.config.norms == "pre":
             return u + branch
         return self._norm(u + branch, name) if self.config.norms == "sandwich" else u + self._norm(branch, name)
 
-    def _inject(self, s: Tensor, e: Tensor) -> Tensor:
+    def _add_input(self, s: Tensor, e: Tensor) -> Tensor:
         match self.config.injection:
             case "add":
                 return s + e
@@ -184,13 +189,13 @@ class PlainCache:
         return s
 
     def _start(self, e: Tensor, position: int) -> Tensor:
-        if self.drawn is not None:
-            return self.drawn[position].double()
+        if self.states is not None:
+            return self.states[position].double()
         return torch.zeros_like(e) if self.config.start == "zeros" else e
 
 
-def exits_by(rule: str) -> Exits:
-    """Rules as they are defined: a loop, the gap of the two likeliest, a sum of the halting distribution above q."""
+def parse_plain_rule(rule: str) -> Exits:
+    """Return the definition of a rule: a loop, the gap of the two largest probabilities, or a halting mass above q."""
     name, _, number = rule.partition(":")
     value = float(number)
 
@@ -200,30 +205,30 @@ def exits_by(rule: str) -> Exits:
         if name == "margin":
             likeliest = logits.softmax(0).topk(2).values
             return bool(likeliest[0] - likeliest[1] >= value)
-        left = 1.0
+        remaining = 1.0
         for z in halting:
-            left *= 1 - 1 / (1 + math.exp(-z))
-        return value < 1 and 1 - left > value
+            remaining *= 1 - 1 / (1 + math.exp(-z))
+        return value < 1 and 1 - remaining > value
 
     return decide
 
 
-def plain_generation(
+def generate_plainly(
     config: Any, weights: Mapping[str, Tensor], prompt: list[int], new: int, rule: str, policy: str,
-    drawn: Tensor | None = None,
+    states: Tensor | None = None,
 ) -> tuple[list[int], list[int]]:  # fmt: skip
-    """The likeliest tokens behind a prompt, and after which loop each was read."""
-    text = PlainCache(config, weights, policy, drawn)
-    asked, found, steps = prompt, list[int](), list[int]()
+    """Return the most probable tokens after a prompt and the exit loop of each."""
+    text = PlainCache(config, weights, policy, states)
+    ids, tokens, steps = prompt, list[int](), list[int]()
     for _ in range(new):
-        logits, exits = text.call(asked, exits_by(rule))
-        found.append(int(logits[-1].argmax()))
+        logits, exits = text.call(ids, parse_plain_rule(rule))
+        tokens.append(int(logits[-1].argmax()))
         steps.append(exits[-1])
-        asked = found[-1:]
-    return found, steps
+        ids = tokens[-1:]
+    return tokens, steps
 
 
-def by_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tensor, Tensor]:
+def decode_in_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tensor, Tensor]:
     cache, logits, exits = None, [], []
     with torch.no_grad():
         for first, last in CALLS:
@@ -234,10 +239,12 @@ def by_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tens
     return torch.cat(logits, dim=1), torch.cat(exits, dim=1)
 
 
-def plain_by_calls(config: Any, weights: Any, row: Tensor, policy: str, rule: str, states: Tensor | None) -> Any:
+def decode_plainly_in_calls(
+    config: Any, weights: Any, row: Tensor, policy: str, rule: str, states: Tensor | None
+) -> Any:
     text, logits, exits = PlainCache(config, weights, policy, states), [], []
     for first, last in CALLS:
-        said, steps = text.call(row[first:last].tolist(), exits_by(rule))
-        logits += said
+        new_logits, steps = text.call(row[first:last].tolist(), parse_plain_rule(rule))
+        logits += new_logits
         exits += steps
     return torch.stack(logits), exits

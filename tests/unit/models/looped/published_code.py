@@ -1,11 +1,11 @@
-"""The published code of Ouro, Huginn, retrofits and Nanbeige, run beside this project's where a folder has it.
+"""The published code of Ouro, Huginn, retrofits and Nanbeige, imported from a folder to compare with this project.
 
 `ADADEPTH_PUBLISHED_CODE` names a folder with `modeling_ouro.py` (ByteDance/Ouro-1.4B), `raven_modeling_minimal.py` and
 `raven_config_minimal.py` (seal-rg/recurrent-pretraining), `raven_modeling_minimal_llama.py` and
 `raven_modeling_minimal_olmo.py` (mcleish7/retrofitting-recurrence), and `modeling_nanbeige.py` and
-`configuration_nanbeige.py` (Nanbeige/Nanbeige4.2-3B). They were written for older transformers: what
-these files import and find no more is put beside them here, and their arithmetic is left alone. Files that are not
-there skip their tests.
+`configuration_nanbeige.py` (Nanbeige/Nanbeige4.2-3B). They were written for older versions of transformers. Modules
+that they import and that no longer exist are replaced here; their arithmetic is unchanged. Tests of missing files are
+skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transformers import PreTrainedConfig, masking_utils, modeling_rope_utils
 FOLDER = os.environ.get("ADADEPTH_PUBLISHED_CODE")
 
 
-def need(*files: str) -> Any:
+def require_files(*files: str) -> Any:
     """Skip a test unless the folder has these files."""
     missing = [file for file in files if FOLDER is None or not Path(FOLDER, file).is_file()]
     return pytest.mark.skipif(bool(missing), reason=f"ADADEPTH_PUBLISHED_CODE names no folder with {missing}")
@@ -47,53 +47,53 @@ class OuroConfig(PreTrainedConfig):
             setattr(self, name, value)
 
 
-def ouro(**fields: Any) -> Any:
-    """A small Ouro with random weights."""
-    with _importable():
+def build_ouro(**fields: Any) -> Any:
+    """Build a small Ouro with random weights."""
+    with _make_importable():
         module = importlib.import_module("published.modeling_ouro")
-        return _drawn(module.OuroForCausalLM(OuroConfig(**fields)))
+        return _draw_weights(module.OuroForCausalLM(OuroConfig(**fields)))
 
 
-def huginn(**fields: Any) -> Any:
-    """A small Huginn with random weights."""
-    with _importable():
+def build_huginn(**fields: Any) -> Any:
+    """Build a small Huginn with random weights."""
+    with _make_importable():
         module = importlib.import_module("published.raven_modeling_minimal")
         config_class = importlib.import_module("published.raven_config_minimal").RavenConfig
     module.RavenForCausalLM.tie_weights = lambda self, *_, **__: setattr(
         self.lm_head, "weight", self.transformer.wte.weight
     )
     module.RavenPreTrainedModel._tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}
-    return _drawn(module.RavenForCausalLM(config_class(**fields)))
+    return _draw_weights(module.RavenForCausalLM(config_class(**fields)))
 
 
-def retrofit(kind: str, fields: dict[str, Any]) -> Any:
-    """A small retrofitted decoder with random weights, `llama` or `olmo2`, by all fields of its configuration file."""
-    with _importable():
+def build_retrofit(kind: str, fields: dict[str, Any]) -> Any:
+    """Build a small retrofitted decoder with random weights, `llama` or `olmo2`, from all fields of its config.json."""
+    with _make_importable():
         module = importlib.import_module(f"published.raven_modeling_minimal_{kind.removesuffix('2')}")
         config_class = importlib.import_module("published.raven_config_minimal").RavenConfig
-        known = inspect.signature(config_class).parameters
-        config = config_class(**{name: value for name, value in fields.items() if name in known})
+        parameters = inspect.signature(config_class).parameters
+        config = config_class(**{name: value for name, value in fields.items() if name in parameters})
         for name, value in fields.items():  # as older transformers do with fields that a class does not have
             if name not in ("model_type", "architectures", "rope_scaling"):
                 setattr(config, name, value)
         scaling = fields.get("rope_scaling") or {"rope_type": "default"}
         config.rope_parameters = {"rope_theta": fields["rope_theta"], **scaling}
         module.RavenPreTrainedModel._tied_weights_keys = {}
-        return _drawn(module.RavenForCausalLM(config))
+        return _draw_weights(module.RavenForCausalLM(config))
 
 
-def nanbeige(**fields: Any) -> Any:
-    """A small Nanbeige with random weights."""
-    with _importable():
+def build_nanbeige(**fields: Any) -> Any:
+    """Build a small Nanbeige with random weights."""
+    with _make_importable():
         module = importlib.import_module("published.modeling_nanbeige")
         config = module.NanbeigeConfig(**fields)
         config.rope_scaling, config._attn_implementation = None, "eager"
         module.NanbeigeForCausalLM._tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-        return _drawn(module.NanbeigeForCausalLM(config))
+        return _draw_weights(module.NanbeigeForCausalLM(config))
 
 
-def _drawn(model: Any) -> Any:
-    """Every weight drawn: initial norms of 1, biases of 0 and small matrices would let much pass for equal."""
+def _draw_weights(model: Any) -> Any:
+    """Draw every weight: norms of 1, biases of 0 and small matrices would hide differences."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -104,8 +104,8 @@ def _drawn(model: Any) -> Any:
 
 
 @contextmanager
-def _importable() -> Iterator[None]:
-    """The folder as a package, in a library that has what it imports."""
+def _make_importable() -> Iterator[None]:
+    """Make the folder importable as a package, with the parts of the library that its files import."""
     assert FOLDER is not None
     package = ModuleType("published")
     package.__path__ = [str(Path(FOLDER))]
@@ -115,16 +115,16 @@ def _importable() -> Iterator[None]:
     sys.modules.setdefault("published.configuration_ouro", configuration)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(masking_utils, "create_causal_mask", _mask(masking_utils.create_causal_mask))
-        patch.setitem(modeling_rope_utils.ROPE_INIT_FUNCTIONS, "default", _frequencies)
-        patch.setitem(sys.modules, "transformers.modeling_attn_mask_utils", _masks())
+        patch.setitem(modeling_rope_utils.ROPE_INIT_FUNCTIONS, "default", _compute_frequencies)
+        patch.setitem(sys.modules, "transformers.modeling_attn_mask_utils", _build_mask_module())
         patch.setattr(transformers, "PretrainedConfig", PreTrainedConfig, raising=False)
         for auto in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForCausalLM):
             patch.setattr(auto, "register", lambda *_, **__: None)  # ours are registered for these model types
         yield
 
 
-def _masks() -> ModuleType:
-    """Stand-in for a module that the library has no more, whose class only attention by SDPA uses."""
+def _build_mask_module() -> ModuleType:
+    """Return a replacement of a module that the library no longer has; only SDPA attention uses its class."""
     module = ModuleType("transformers.modeling_attn_mask_utils")
     converter = type("AttentionMaskConverter", (), {"_ignore_causal_mask_sdpa": staticmethod(lambda **_: False)})
     module.AttentionMaskConverter = converter  # type: ignore[attr-defined]
@@ -132,13 +132,13 @@ def _masks() -> ModuleType:
 
 
 def _mask(create: Any) -> Any:
-    def named_as_before(*, input_embeds: torch.Tensor, cache_position: torch.Tensor, **rest: Any) -> Any:
+    def create_mask(*, input_embeds: torch.Tensor, cache_position: torch.Tensor, **rest: Any) -> Any:
         return create(inputs_embeds=input_embeds, **rest)
 
-    return named_as_before
+    return create_mask
 
 
-def _frequencies(config: Any, device: Any = None, **_: Any) -> tuple[torch.Tensor, float]:
-    """The default positions, which the library's table of them no longer has."""
+def _compute_frequencies(config: Any, device: Any = None, **_: Any) -> tuple[torch.Tensor, float]:
+    """Return the default rotary frequencies, which the library no longer has in its table."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
     return 1.0 / config.rope_theta**exponents, 1.0

@@ -1,4 +1,4 @@
-"""Small models as Ouro, Huginn, HRM-Text and Nanbeige are published, with random weights."""
+"""Small models in the published formats of Ouro, Huginn, HRM-Text and Nanbeige, with random weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NANBEIGE = {  # fields of Nanbeige4.2-3B, in another size
 }  # fmt: skip
 
 
-def drawn(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def draw_tensors(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(3)
     return {
         name: float("norm" in name or "ln_f" in name) + torch.randn(shape, generator=generator) * shape[-1] ** -0.5
@@ -48,7 +48,7 @@ def drawn(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
     }
 
 
-def ouro_weights() -> dict[str, Tensor]:
+def draw_ouro_weights() -> dict[str, Tensor]:
     width, inner = 32, 48
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (PIECES, width), "model.norm.weight": (width,), "lm_head.weight": (PIECES, width),
@@ -65,10 +65,10 @@ def ouro_weights() -> dict[str, Tensor]:
                 "input_layernorm", "input_layernorm_2", "post_attention_layernorm", "post_attention_layernorm_2"
             )
         }  # fmt: skip
-    return drawn(shapes)
+    return draw_tensors(shapes)
 
 
-def nanbeige_weights() -> dict[str, Tensor]:
+def draw_nanbeige_weights() -> dict[str, Tensor]:
     width, inner, query, key = 24, 40, 48, 16
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (PIECES, width), "model.norm.weight": (width,), "lm_head.weight": (PIECES, width),
@@ -82,10 +82,10 @@ def nanbeige_weights() -> dict[str, Tensor]:
             f"{layer}.mlp.down_proj.weight": (width, inner), f"{layer}.input_layernorm.weight": (width,),
             f"{layer}.post_attention_layernorm.weight": (width,),
         }  # fmt: skip
-    return drawn(shapes)
+    return draw_tensors(shapes)
 
 
-def huginn_weights() -> dict[str, Tensor]:
+def draw_huginn_weights() -> dict[str, Tensor]:
     width, inner, heads = 40, 64, 5
     shapes: dict[str, tuple[int, ...]] = {
         "transformer.wte.weight": (PIECES, width), "transformer.ln_f.weight": (width,),
@@ -100,10 +100,10 @@ def huginn_weights() -> dict[str, Tensor]:
                 f"{layer}.attn.qk_bias": (2, 1, heads, width // heads), f"{layer}.mlp.fc.weight": (2 * inner, width),
                 f"{layer}.mlp.proj.weight": (width, inner),
             }  # fmt: skip
-    return drawn(shapes) | {"freqs_cis": torch.zeros(1, 32, 1, 4, 2)}
+    return draw_tensors(shapes) | {"freqs_cis": torch.zeros(1, 32, 1, 4, 2)}
 
 
-def folder_of(path: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> Path:
+def write_folder(path: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> Path:
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(config))
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
@@ -111,7 +111,7 @@ def folder_of(path: Path, config: dict[str, Any], weights: dict[str, Tensor]) ->
 
 
 def build_hrm_text(cycles: int = 2, vocab_size: int = PIECES, **fields: Any) -> Any:
-    """Build HRM-Text as transformers has it, with random weights and a first low-level state that is not zero."""
+    """Build the HRM-Text of transformers with random weights and a first low-level state that is not zero."""
     torch.manual_seed(3)
     config = HrmTextConfig(vocab_size=vocab_size, H_cycles=cycles, **{**HRM_TEXT, **fields})
     model = HrmTextForCausalLM(config).eval()

@@ -1,4 +1,4 @@
-"""Small decoders of transformers in which every weight is drawn, to be looped."""
+"""Small decoders of transformers with random weights, which tests turn into looped models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def decoder(kind: str = "llama", **fields: Any) -> Any:
+def build_decoder(kind: str = "llama", **fields: Any) -> Any:
     config = AutoConfig.for_model(kind, **{**SIZES, **DECODERS.get(kind, {}), **fields})
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(config)
@@ -41,5 +41,5 @@ def decoder(kind: str = "llama", **fields: Any) -> Any:
     return model.eval()
 
 
-def near(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:
-    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+def check_close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)

@@ -1,4 +1,4 @@
-"""Small folders of retrofitted decoders as published: under Huginn's model type, with stale fields of Huginn."""
+"""Small folders of retrofitted decoders as published: Huginn's model type, with unused fields of Huginn."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LLAMA3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "orig
 KINDS = ("llama", "tinyllama", "olmo2", "gemma2")
 
 
-def decoder_of(kind: str) -> str:
-    """The layers: TinyLlama's are Llama's, without scaled positions."""
+def name_decoder(kind: str) -> str:
+    """Return the decoder of a kind: TinyLlama's layers are those of Llama, without scaled positions."""
     return "llama" if kind == "tinyllama" else kind
 
 
-def fields_of(kind: str, vocab_size: int = PIECES) -> dict[str, Any]:
-    """The content of config.json, in which `block_class_name`, `rope_base` and the special tokens are stale."""
+def build_config_fields(kind: str, vocab_size: int = PIECES) -> dict[str, Any]:
+    """Return the content of config.json, with unused `block_class_name`, `rope_base` and special tokens."""
     gemma = kind == "gemma2"
     return {
         "model_type": "huginn_raven", "architectures": ["RavenForCausalLM"], "block_class_name": "SandwichBlock",
@@ -44,8 +44,8 @@ def fields_of(kind: str, vocab_size: int = PIECES) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def weights_of(kind: str, vocab_size: int = PIECES) -> dict[str, Tensor]:
-    wide = fields_of(kind)["head_dim"]
+def draw_weights(kind: str, vocab_size: int = PIECES) -> dict[str, Tensor]:
+    wide = build_config_fields(kind)["head_dim"]
     shapes: dict[str, tuple[int, ...]] = {
         "transformer.wte.weight": (vocab_size, WIDTH), "transformer.adapter.weight": (WIDTH, 2 * WIDTH),
         "transformer.ln_f.weight": (WIDTH,), "lm_head.weight": (vocab_size, WIDTH),
@@ -74,9 +74,9 @@ def write_retrofit(path: Path, kind: str, weights: dict[str, Tensor] | None = No
     """Write a folder; `changes` replace fields of config.json."""
     path.mkdir(parents=True, exist_ok=True)
     size = changes.get("vocab_size", PIECES)
-    (path / "config.json").write_text(json.dumps(fields_of(kind, size) | changes))
+    (path / "config.json").write_text(json.dumps(build_config_fields(kind, size) | changes))
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [65505, 65508], "pad_token_id": 65509}))
     save_file(
-        weights_of(kind, size) if weights is None else weights, path / "model.safetensors", metadata={"format": "pt"}
+        draw_weights(kind, size) if weights is None else weights, path / "model.safetensors", metadata={"format": "pt"}
     )
     return path

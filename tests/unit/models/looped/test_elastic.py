@@ -1,4 +1,4 @@
-"""Elastic depth: conditioned layers, drawn schedules and the loss, against plain loops over the equations."""
+"""Elastic depth: conditioned layers, random schedules and their loss, against plain loops over the equations."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from adadepth import (
 from adadepth.errors import ConfigError
 from adadepth.models.looped.elastic import draw_short_steps
 from tests.configs.support import configured
-from tests.unit.models.looped.looped_support import IDS, LENGTH, SIZES, near, small
-from tests.unit.models.looped.plain_looped import plain_looped
+from tests.unit.models.looped.looped_support import IDS, LENGTH, SIZES, build_looped, check_close
+from tests.unit.models.looped.plain_looped import run_plain_looped
 
 LOOPS = 4
 ELASTIC = {"core": 2, "num_loops": LOOPS, "objective": "elastic", "loop_conditioning": "time"}
@@ -33,64 +33,64 @@ LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manua
 
 @pytest.mark.parametrize("loops", [1, 2, 6])
 def test_a_number_of_loops_has_equal_steps(loops: int) -> None:
-    model = small(**ELASTIC).double()
-    found = model(IDS, num_loops=loops).logits
+    model = build_looped(**ELASTIC).double()
+    logits = model(IDS, num_loops=loops).logits
     for row, ids in enumerate(IDS):
-        near(found[row], plain_looped(model.config, model.state_dict(), ids, steps=[1 / loops] * loops)[-1])
+        check_close(logits[row], run_plain_looped(model.config, model.state_dict(), ids, steps=[1 / loops] * loops)[-1])
 
 
 def test_an_exit_keeps_the_steps_of_all_loops() -> None:
-    model = small(**ELASTIC).double()
-    found = model(IDS, exit_rule="fixed:2").logits
-    near(found[0], plain_looped(model.config, model.state_dict(), IDS[0], steps=[1 / LOOPS] * 2)[-1])
-    assert (found - model(IDS, num_loops=2).logits).abs().max() > 1e-3
+    model = build_looped(**ELASTIC).double()
+    logits = model(IDS, exit_rule="fixed:2").logits
+    check_close(logits[0], run_plain_looped(model.config, model.state_dict(), IDS[0], steps=[1 / LOOPS] * 2)[-1])
+    assert (logits - model(IDS, num_loops=2).logits).abs().max() > 1e-3
 
 
-def test_time_and_step_are_told_apart() -> None:
-    conditioning = small(**ELASTIC).double().model.conditioning
+def test_time_and_step_are_distinguished() -> None:
+    conditioning = build_looped(**ELASTIC).double().model.conditioning
     like = torch.zeros((), dtype=torch.float64)
     first, second = (torch.tensor(steps, dtype=torch.float64) for steps in ([0.25, 0.5, 0.25], [0.5, 0.25, 0.25]))
     assert (conditioning(first, like)[1] - conditioning(second, like)[1]).abs().max() > 1e-3  # (1/4, 1/2), (1/2, 1/4)
 
 
 @pytest.mark.parametrize("initializer", ["normal", "scaled"])
-def test_the_core_begins_as_the_identity(initializer: str) -> None:
+def test_the_core_starts_as_the_identity(initializer: str) -> None:
     model = LoopedForCausalLM(LoopedConfig(**SIZES, **ELASTIC, initializer=initializer)).eval()
     states = model(IDS, output_hidden_states=True).hidden_states
     assert len(states) == LOOPS + 1
     assert all(torch.equal(state, states[0]) for state in states)
     model.train()(IDS, labels=IDS).loss.backward()
     weight = model.model.conditioning.modulation.weight.grad.view(2, 4, -1)
-    assert weight[:, [0, 2]].abs().min(dim=-1).values.max() > 0  # gains learn at once
-    assert not weight[:, [1, 3]].any()  # scales only after them
+    assert weight[:, [0, 2]].abs().min(dim=-1).values.max() > 0  # gains have a gradient at once
+    assert not weight[:, [1, 3]].any()  # scales only after the gains
 
 
-# ---- Drawn schedules
+# ---- Random schedules
 
 
-def test_short_steps_sum_to_one_and_are_those_of_the_optimiser_step() -> None:
-    drawn = [draw_short_steps(8, 3, step) for step in range(200)]
-    for step, steps in enumerate(drawn):
+def test_short_steps_sum_to_one_and_depend_on_the_optimiser_step() -> None:
+    schedules = [draw_short_steps(8, 3, step) for step in range(200)]
+    for step, steps in enumerate(schedules):
         assert steps.dtype == torch.float64
         assert (steps > 0).all()
         assert abs(steps.sum().item() - 1) < 1e-12
         assert torch.equal(steps, draw_short_steps(8, 3, step))
-    assert not torch.equal(drawn[0], draw_short_steps(8, 4, 0))
+    assert not torch.equal(schedules[0], draw_short_steps(8, 4, 0))
 
 
 def test_short_schedules_have_the_stated_distribution() -> None:
-    drawn = [draw_short_steps(5, 0, step) for step in range(4000)]
-    counts = Counter(len(steps) for steps in drawn)
+    schedules = [draw_short_steps(5, 0, step) for step in range(4000)]
+    counts = Counter(len(steps) for steps in schedules)
     assert set(counts) == {1, 2, 3, 4}
     assert sum((count - 1000) ** 2 / 1000 for count in counts.values()) < 16.3  # chi squared with 3, p = .001
     for loops in (2, 3, 4):  # a step of L that are uniform on the simplex exceeds x with probability (1 - x)^(L - 1)
-        steps = torch.stack([steps for steps in drawn if len(steps) == loops])
+        steps = torch.stack([steps for steps in schedules if len(steps) == loops])
         for x in (0.2, 0.5, 0.8):
             share = (steps > x).double().mean(dim=0)
             assert (share - (1 - x) ** (loops - 1)).abs().max() < 0.06
 
 
-def test_without_a_step_the_global_generator_draws() -> None:
+def test_without_a_step_schedules_come_from_the_global_generator() -> None:
     torch.manual_seed(0)
     first, second = draw_short_steps(5, 0, None), draw_short_steps(5, 0, None)
     torch.manual_seed(0)
@@ -101,21 +101,21 @@ def test_without_a_step_the_global_generator_draws() -> None:
 # ---- The loss
 
 
-def plain_states(model: Any, ids: Tensor, steps: list[float]) -> Tensor:
-    """Head inputs (T, D) after the last loop: logits of a head that is the identity."""
+def compute_plain_states(model: Any, ids: Tensor, steps: list[float]) -> Tensor:
+    """Return head inputs (T, D) after the last loop, as logits of an identity head."""
     weights = {**model.state_dict(), "lm_head.weight": torch.eye(model.config.hidden_size)}
-    return plain_looped(model.config, weights, ids, steps=steps)[-1]
+    return run_plain_looped(model.config, weights, ids, steps=steps)[-1]
 
 
 @pytest.mark.parametrize("conditioning", ["time", "none"])
-def test_the_loss_is_that_of_the_equations(conditioning: str) -> None:
-    model = small(**{**ELASTIC, "loop_conditioning": conditioning}, draw_seed=7).train()
+def test_the_loss_equals_the_equations(conditioning: str) -> None:
+    model = build_looped(**{**ELASTIC, "loop_conditioning": conditioning}, draw_seed=7).train()
     model.set_step(11, 100)
     steps = draw_short_steps(LOOPS, 7, 11).tolist()
     assert len(steps) > 1
     terms, count = {"task": 0.0, "short": 0.0, "consistency": 0.0}, 0
     for ids, labels in zip(IDS, LABELS, strict=True):
-        long, short = (plain_states(model, ids, some) for some in ([1 / LOOPS] * LOOPS, steps))
+        long, short = (compute_plain_states(model, ids, some) for some in ([1 / LOOPS] * LOOPS, steps))
         for token in range(LENGTH - 1):
             target = labels[token + 1].item()
             if target < 0:
@@ -127,20 +127,20 @@ def test_the_loss_is_that_of_the_equations(conditioning: str) -> None:
             terms["consistency"] += (long[token] - short[token]).pow(2).mean().item()
     output = model(IDS, labels=LABELS)
     for name, weight in (("task", 1.0), ("short", 0.1), ("consistency", 0.1)):
-        near(output.loss_parts[name], torch.tensor(weight * terms[name] / count))
-    near(output.loss, sum(output.loss_parts.values()))
+        check_close(output.loss_parts[name], torch.tensor(weight * terms[name] / count))
+    check_close(output.loss, sum(output.loss_parts.values()))
 
 
 def test_no_gradient_of_the_distance_reaches_the_long_schedule() -> None:
-    model = small(**ELASTIC).double().train()
+    model = build_looped(**ELASTIC).double().train()
     model.set_step(11, 100)
     steps = draw_short_steps(LOOPS, 0, 11)
     model(IDS, labels=LABELS).loss.backward()
-    found = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
     model.zero_grad()
     counted = (LABELS[:, 1:] >= 0).nonzero(as_tuple=True)
     targets, parts = LABELS[:, 1:][counted], []
-    for loops in (None, steps):  # through the public forward pass, with the short schedule laid over its steps
+    for loops in (None, steps):  # through the public forward pass, with the steps of the short schedule
         run = model.model.begin(IDS)
         if loops is not None:
             run.loops, run.conditioning = len(loops), model.model.conditioning(loops, run.state)
@@ -152,18 +152,18 @@ def test_no_gradient_of_the_distance_reaches_the_long_schedule() -> None:
     distance = (long.detach() - short).pow(2).mean()
     (entropy(model.lm_head(long), targets) + 0.1 * entropy(model.lm_head(short), targets) + 0.1 * distance).backward()
     for name, weight in model.named_parameters():
-        near(found[name], weight.grad, 1e-6)
+        check_close(gradients[name], weight.grad, 1e-6)
 
 
 @pytest.mark.parametrize("head", [LoopedForSequenceClassification, LoopedForTokenClassification])
 def test_classifiers_have_the_same_loss(head: Any) -> None:
-    model = small(head, **ELASTIC, num_labels=3).double().train()
+    model = build_looped(head, **ELASTIC, num_labels=3).double().train()
     labels = LABELS.where(LABELS < 0, LABELS % 3) if head is LoopedForTokenClassification else IDS[:, 0] % 3
     model.set_step(11, 100)
     steps = draw_short_steps(LOOPS, 0, 11).tolist()
     weights = {**model.state_dict(), "lm_head.weight": torch.eye(model.config.hidden_size)}
     long, short = (
-        torch.stack([plain_looped(model.config, weights, ids, steps=some)[-1] for ids in IDS])
+        torch.stack([run_plain_looped(model.config, weights, ids, steps=some)[-1] for ids in IDS])
         for some in ([1 / LOOPS] * LOOPS, steps)
     )
     if head is LoopedForSequenceClassification:
@@ -171,19 +171,19 @@ def test_classifiers_have_the_same_loss(head: Any) -> None:
     real = labels >= 0
     entropies = [torch.nn.functional.cross_entropy(model.score(some[real]), labels[real]) for some in (long, short)]
     parts = model(IDS, labels=labels).loss_parts
-    near(parts["task"], entropies[0].detach())
-    near(parts["short"], 0.1 * entropies[1].detach())
-    near(parts["consistency"], 0.1 * (long - short)[real].pow(2).mean())
+    check_close(parts["task"], entropies[0].detach())
+    check_close(parts["short"], 0.1 * entropies[1].detach())
+    check_close(parts["consistency"], 0.1 * (long - short)[real].pow(2).mean())
 
 
 def test_an_evaluation_has_the_loss_of_all_loops() -> None:
-    model = small(**ELASTIC)
-    near(model(IDS, labels=LABELS).loss, model(IDS, labels=LABELS).step_losses[:, -1].mean())
+    model = build_looped(**ELASTIC)
+    check_close(model(IDS, labels=LABELS).loss, model(IDS, labels=LABELS).step_losses[:, -1].mean())
 
 
-def test_parts_and_checkpoints_change_no_gradient() -> None:
-    def gradient(parts: list[slice], checkpoints: bool) -> dict[str, Tensor]:
-        model = small(**ELASTIC).train()
+def test_accumulation_and_checkpointing_change_no_gradient() -> None:
+    def compute_gradients(parts: list[slice], checkpoints: bool) -> dict[str, Tensor]:
+        model = build_looped(**ELASTIC).train()
         if checkpoints:
             model.gradient_checkpointing_enable()
         model.set_step(11, 100)
@@ -192,26 +192,26 @@ def test_parts_and_checkpoints_change_no_gradient() -> None:
             model(IDS[part], labels=LABELS[part], num_targets=count).loss.backward()
         return {name: weight.grad for name, weight in model.named_parameters()}
 
-    whole = gradient([slice(0, 3)], False)
-    for other in (gradient([slice(0, 1), slice(1, 3)], False), gradient([slice(0, 3)], True)):
+    whole = compute_gradients([slice(0, 3)], False)
+    for other in (compute_gradients([slice(0, 1), slice(1, 3)], False), compute_gradients([slice(0, 3)], True)):
         for name, weight in whole.items():
-            near(other[name], weight)
+            check_close(other[name], weight)
 
 
 # ---- Decoding
 
 
 def test_drafts_are_the_first_loops_of_the_schedule() -> None:
-    model, ids = small(**ELASTIC), IDS[:1, :4]
+    model, ids = build_looped(**ELASTIC), IDS[:1, :4]
     options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False}
-    found = model.generate(ids, custom_generate=self_speculation, draft_rule="fixed:1", draft_tokens=3, **options)
-    assert torch.equal(found, model.generate(ids, **options))
+    generated = model.generate(ids, custom_generate=self_speculation, draft_rule="fixed:1", draft_tokens=3, **options)
+    assert torch.equal(generated, model.generate(ids, **options))
 
 
 @pytest.mark.parametrize("policy", ["last", "mean", "first", "ring:2"])
 def test_caches_without_early_exits_change_nothing(policy: str) -> None:
-    model = small(**ELASTIC)
-    near(model(IDS, use_cache=True, cache_policy=policy).logits, model(IDS).logits)
+    model = build_looped(**ELASTIC)
+    check_close(model(IDS, use_cache=True, cache_policy=policy).logits, model(IDS).logits)
 
 
 # ---- Errors
@@ -230,7 +230,7 @@ def test_caches_without_early_exits_change_nothing(policy: str) -> None:
         (["model.objective=last", "model.train_loops=drawn"], "must be fixed with loop_conditioning=time"),
     ],
 )
-def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], message: str | None) -> None:
+def test_contradictory_settings_are_refused_in_one_line(overrides: list[str], message: str | None) -> None:
     command = ("loop_tiny", "model.objective=elastic", "model.loop_conditioning=time", *overrides)
     if message is None:
         assert configured(*command).model.loop_conditioning == "time"
@@ -239,8 +239,8 @@ def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], 
         configured(*command)
 
 
-def test_what_cannot_run_is_one_line() -> None:
-    model = small(**ELASTIC)
+def test_unsupported_uses_are_refused_in_one_line() -> None:
+    model = build_looped(**ELASTIC)
     with pytest.raises(ConfigError, match="cache_policy=frozen"):
         model(IDS, use_cache=True, cache_policy="frozen")
     with pytest.raises(ConfigError, match="loop_conditioning=time"):

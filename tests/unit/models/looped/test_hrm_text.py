@@ -1,4 +1,4 @@
-"""HRM-Text as transformers writes it, read by its name: the numbers of transformers' own class, and its exits."""
+"""HRM-Text as saved by transformers, loaded by name: results of transformers' own class, exits and errors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.looped.looped_support import KINDS, small
+from tests.unit.models.looped.looped_support import KINDS, build_looped
 from tests.unit.models.looped.published_support import HRM_TEXT as SIZES
-from tests.unit.models.looped.published_support import PIECES
-from tests.unit.models.looped.published_support import build_hrm_text as published
+from tests.unit.models.looped.published_support import PIECES, build_hrm_text
 
 LENGTH = 9
 IDS = torch.randint(0, PIECES, (2, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -37,7 +36,7 @@ GREEDY = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hrm_text")
-    published().save_pretrained(path)
+    build_hrm_text().save_pretrained(path)
     return path
 
 
@@ -46,48 +45,48 @@ def ours(folder: Path) -> Any:
     return LoopedForCausalLM.from_pretrained(folder)
 
 
-def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found.double(), expected.double(), atol=1e-5, rtol=1e-5)
+def check_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual.double(), expected.double(), atol=1e-5, rtol=1e-5)
 
 
-# ---- The numbers of transformers' own class
+# ---- Results of transformers' own class
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("cycles", quick_one_in(2, [1, 2, 3]))
-def test_logits_are_those_of_transformers(cycles: int, dtype: torch.dtype, tmp_path: Path) -> None:
-    """Plain, padded on the left, and with a prefix that sees itself in both directions."""
-    theirs = published(cycles)
+def test_logits_equal_transformers(cycles: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Compare plain and left-padded ids, and ids with a prefix of bidirectional attention."""
+    theirs = build_hrm_text(cycles)
     theirs.save_pretrained(tmp_path)
     theirs = theirs.to(dtype)
     ours = LoopedForCausalLM.from_pretrained(tmp_path).to(dtype)
     mask = torch.ones_like(IDS)
     mask[0, :3] = 0
     with torch.no_grad():
-        assert_near(ours(IDS).logits, theirs(IDS).logits)
+        check_close(ours(IDS).logits, theirs(IDS).logits)
         padded = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
-        assert_near(ours(IDS, **padded).logits[mask.bool()], theirs(IDS, **padded).logits[mask.bool()])
+        check_close(ours(IDS, **padded).logits[mask.bool()], theirs(IDS, **padded).logits[mask.bool()])
         prefixed = ours(IDS, token_type_ids=PREFIX).logits
-        assert_near(prefixed, theirs(IDS, token_type_ids=PREFIX).logits)
+        check_close(prefixed, theirs(IDS, token_type_ids=PREFIX).logits)
         assert not torch.allclose(prefixed, ours(IDS).logits, atol=1e-3)
 
 
-def test_every_exit_is_the_model_with_fewer_cycles(ours: Any) -> None:
+def test_every_exit_equals_a_model_with_fewer_cycles(ours: Any) -> None:
     with torch.no_grad():
         every = ours(IDS, num_loops=3, run_all_steps=True)
         for cycles in (1, 2, 3):
-            expected = published(cycles)(IDS).logits
-            assert_near(every.step_logits[:, :, cycles - 1], expected)
-            assert_near(ours(IDS, num_loops=cycles).logits, expected)
-            assert_near(ours(IDS, num_loops=3, exit_rule=f"fixed:{cycles}").logits, expected)
+            expected = build_hrm_text(cycles)(IDS).logits
+            check_close(every.step_logits[:, :, cycles - 1], expected)
+            check_close(ours(IDS, num_loops=cycles).logits, expected)
+            check_close(ours(IDS, num_loops=3, exit_rule=f"fixed:{cycles}").logits, expected)
     assert every.trace.updates.unique().tolist() == [3]
 
 
 @pytest.mark.parametrize(
     "inputs", quick_one_in(3, [{}, {"token_type_ids": PREFIX}, {"attention_mask": (IDS[0, 0] != IDS).long()}])
 )
-def test_greedy_generation_is_that_of_transformers(ours: Any, inputs: dict[str, Any]) -> None:
-    expected = published().generate(IDS, **inputs, **GREEDY)
+def test_greedy_generation_equals_transformers(ours: Any, inputs: dict[str, Any]) -> None:
+    expected = build_hrm_text().generate(IDS, **inputs, **GREEDY)
     assert torch.equal(ours.generate(IDS, **inputs, **GREEDY), expected)
     static = ours.generate(IDS, **inputs, **GREEDY, cache_implementation="static", disable_compile=True)
     assert torch.equal(static, expected)
@@ -95,40 +94,40 @@ def test_greedy_generation_is_that_of_transformers(ours: Any, inputs: dict[str, 
         assert torch.equal(ours.generate(IDS, **inputs, **GREEDY, use_cache=False), expected)
 
 
-def test_the_cache_has_the_slots_of_transformers(ours: Any) -> None:
-    theirs = published()
+def test_the_cache_has_the_layers_of_transformers(ours: Any) -> None:
+    theirs = build_hrm_text()
     with torch.no_grad():
-        found, expected = (model(IDS, use_cache=True).past_key_values.layers for model in (ours, theirs))
-    assert len(found) == len(expected) == theirs.config.num_hidden_layers == ours.config.num_hidden_layers == 16
-    for layer, reference in zip(found, expected, strict=True):
-        assert_near(layer.keys, reference.keys)
-        assert_near(layer.values, reference.values)
+        layers, expected = (model(IDS, use_cache=True).past_key_values.layers for model in (ours, theirs))
+    assert len(layers) == len(expected) == theirs.config.num_hidden_layers == ours.config.num_hidden_layers == 16
+    for layer, reference in zip(layers, expected, strict=True):
+        check_close(layer.keys, reference.keys)
+        check_close(layer.values, reference.values)
 
 
 @pytest.mark.parametrize(
     ("cycles", "trained"), quick_one_in(3, [(1, [2]), (2, [2]), (3, [1, 3]), (2, [0, 1]), (1, [3, 1])])
 )
-def test_gradients_pass_through_the_cycles_that_the_published_model_trains(
+def test_gradients_reach_the_cycles_trained_by_the_published_model(
     cycles: int, trained: list[int], tmp_path: Path
 ) -> None:
-    theirs = published(cycles, L_bp_cycles=trained).train()
+    theirs = build_hrm_text(cycles, L_bp_cycles=trained).train()
     theirs.save_pretrained(tmp_path)
     ours = LoopedForCausalLM.from_pretrained(tmp_path).train()
     theirs(IDS, labels=IDS).loss.backward()
     ours(IDS, labels=IDS).loss.backward()
     pairs = [(ours.lm_head, theirs.lm_head), (ours.model.embed_tokens, theirs.model.embed_tokens)]
-    for mine, stack in ((ours.model.low, theirs.model.L_module), (ours.model.core, theirs.model.H_module)):
-        for layer, reference in zip(mine, stack.layers, strict=True):
+    for layers, stack in ((ours.model.low, theirs.model.L_module), (ours.model.core, theirs.model.H_module)):
+        for layer, reference in zip(layers, stack.layers, strict=True):
             pairs += [
                 (getattr(layer.self_attn, f"{part}_proj"), getattr(reference.self_attn, f"{part}_proj"))
                 for part in ("q", "k", "v", "o", "gate")
             ]
             pairs += [(layer.mlp.down_proj, reference.mlp.down_proj), (layer.mlp.up_proj, reference.mlp.up_proj)]
-    for found, expected in pairs:
-        assert_near(found.weight.grad, expected.weight.grad)
+    for module, expected in pairs:
+        check_close(module.weight.grad, expected.weight.grad)
 
 
-def test_all_cycles_have_gradients_unless_told_otherwise(ours: Any) -> None:
+def test_all_cycles_have_gradients_by_default(ours: Any) -> None:
     ours.config.low_backprop = None
     ours.train()(IDS, labels=IDS).loss.backward()
     every = ours.model.low[0].mlp.up_proj.weight.grad.clone()
@@ -142,8 +141,8 @@ def test_all_cycles_have_gradients_unless_told_otherwise(ours: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", quick_one_in(2, ["frozen", "all"]))
-def test_an_exit_rule_decides_the_same_with_and_without_generate(ours: Any, policy: str) -> None:
-    """Decoded in slots that texts share, one after the other, and by transformers' own loop."""
+def test_exits_are_equal_with_and_without_generate(ours: Any, policy: str) -> None:
+    """Decode in shared slots one text after the other, and with the loop of transformers."""
     rule, prompts = "margin:0.2", [IDS[0].tolist(), IDS[1, :4].tolist()]
     options = {"exit_rule": rule, "cache_policy": policy, "num_loops": 3}
     alone = [ours.generate(torch.tensor([prompt]), **GREEDY, **options)[0, len(prompt) :] for prompt in prompts]
@@ -163,8 +162,8 @@ def test_an_exit_rule_decides_the_same_with_and_without_generate(ours: Any, poli
     assert len({step for steps in together.exit_steps for step in steps.tolist()}) > 1
 
 
-def test_work_is_what_torch_counts(folder: Path) -> None:
-    """The counter sees all pairs of tokens, of which the causal mask leaves half, and the prediction."""
+def test_macs_equal_the_counter_of_torch(folder: Path) -> None:
+    """Compare with torch's counter, which counts all pairs of tokens (half of them causally masked) and the head."""
     model = LoopedForCausalLM.from_pretrained(folder, attn_implementation="eager")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         trace = model(IDS).trace
@@ -173,21 +172,21 @@ def test_work_is_what_torch_counts(folder: Path) -> None:
     assert counter.get_total_flops() == 2 * (model.price(trace).executed + masked + prediction)
 
 
-def test_states_are_those_that_heads_read(ours: Any) -> None:
+def test_hidden_states_are_the_inputs_of_the_head(ours: Any) -> None:
     with torch.no_grad():
-        found = ours(IDS, run_all_steps=True, output_hidden_states=True)
+        output = ours(IDS, run_all_steps=True, output_hidden_states=True)
         bare = ours.model(IDS, output_hidden_states=True)
-    assert [state.shape for state in found.hidden_states] == 3 * [(2, LENGTH, 32)]
-    assert_near(ours.lm_head(found.hidden_states[1]), found.step_logits[:, :, 0])
-    assert all(torch.equal(*pair) for pair in zip(found.hidden_states, bare.hidden_states, strict=True))
-    assert torch.equal(found.hidden_states[0], ours.model.embed(IDS))
+    assert [state.shape for state in output.hidden_states] == 3 * [(2, LENGTH, 32)]
+    check_close(ours.lm_head(output.hidden_states[1]), output.step_logits[:, :, 0])
+    assert all(torch.equal(*pair) for pair in zip(output.hidden_states, bare.hidden_states, strict=True))
+    assert torch.equal(output.hidden_states[0], ours.model.embed(IDS))
 
 
 # ---- Folders
 
 
-def test_the_configuration_has_the_layers_of_a_stack(folder: Path) -> None:
-    """Also of files without `num_layers_per_stack`, in which `num_hidden_layers` has its own meaning."""
+def test_the_configuration_counts_the_layers_of_a_stack(folder: Path) -> None:
+    """Check also files without `num_layers_per_stack`, where `num_hidden_layers` has its own meaning."""
     config = LoopedConfig.from_pretrained(folder)
     assert (config.core, config.low_layers, config.low_cycles, config.num_loops) == (2, 2, 3, 2)
     assert (config.embedding_scale, config.low_backprop, config.prefix_lm) == (5.0, [2], True)
@@ -196,18 +195,18 @@ def test_the_configuration_has_the_layers_of_a_stack(folder: Path) -> None:
     assert (converted.core, converted.num_hidden_layers, converted.rope_theta) == (2, 16, 5e5)
 
 
-def test_matrices_may_be_stored_one_by_one(folder: Path, tmp_path: Path) -> None:
-    """transformers joins some of them in files."""
-    theirs = published()
+def test_split_matrices_are_loaded(folder: Path, tmp_path: Path) -> None:
+    """Load matrices that transformers joins in its files."""
+    theirs = build_hrm_text()
     assert not load_file(folder / "model.safetensors").keys() >= theirs.state_dict().keys()
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     save_file(theirs.state_dict(), tmp_path / "model.safetensors", metadata={"format": "pt"})
-    found, expected = (LoopedForCausalLM.from_pretrained(path).state_dict() for path in (tmp_path, folder))
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    loaded, expected = (LoopedForCausalLM.from_pretrained(path).state_dict() for path in (tmp_path, folder))
+    assert all(torch.equal(loaded[name], weight) for name, weight in expected.items())
 
 
 def test_transformers_keeps_its_own_classes(folder: Path, caplog: Any) -> None:
-    """What this package reads by name is left to transformers where it has a class of its own."""
+    """Check that model types with a class in transformers are not registered by this package."""
     assert type(AutoModelForCausalLM.from_pretrained(folder)) is HrmTextForCausalLM
     config = read_config("checkpoint", str(folder))
     assert type(config) is LoopedConfig
@@ -215,17 +214,17 @@ def test_transformers_keeps_its_own_classes(folder: Path, caplog: Any) -> None:
     assert resolve_model_class("checkpoint", str(folder), config) is LoopedForCausalLM
 
 
-def test_what_is_saved_is_ours(ours: Any, tmp_path: Path) -> None:
+def test_a_saved_model_is_in_our_format(ours: Any, tmp_path: Path) -> None:
     ours.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "looped"
-    for again in (LoopedForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)):
-        assert type(again) is LoopedForCausalLM
+    for loaded in (LoopedForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)):
+        assert type(loaded) is LoopedForCausalLM
         with torch.no_grad():
-            assert torch.equal(again(IDS, token_type_ids=PREFIX).logits, ours(IDS, token_type_ids=PREFIX).logits)
-        assert again.config.low_backprop == [2]
+            assert torch.equal(loaded(IDS, token_type_ids=PREFIX).logits, ours(IDS, token_type_ids=PREFIX).logits)
+        assert loaded.config.low_backprop == [2]
 
 
-def test_the_published_layout_is_read_by_transformers(folder: Path, ours: Any, tmp_path: Path) -> None:
+def test_transformers_loads_the_published_layout(folder: Path, ours: Any, tmp_path: Path) -> None:
     ours.save_pretrained(tmp_path, layout="hrm_text")
     written, published_weights = (load_file(path / "model.safetensors") for path in (tmp_path, folder))
     assert written.keys() == published_weights.keys()
@@ -233,8 +232,8 @@ def test_the_published_layout_is_read_by_transformers(folder: Path, ours: Any, t
     described, expected = (json.loads((path / "config.json").read_text()) for path in (tmp_path, folder))
     assert {name: described[name] for name in expected if name in described and expected[name] != described[name]} == {}
     with torch.no_grad():
-        found = HrmTextForCausalLM.from_pretrained(tmp_path).eval()(IDS, token_type_ids=PREFIX).logits
-        assert_near(found, ours(IDS, token_type_ids=PREFIX).logits)
+        logits = HrmTextForCausalLM.from_pretrained(tmp_path).eval()(IDS, token_type_ids=PREFIX).logits
+        check_close(logits, ours(IDS, token_type_ids=PREFIX).logits)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +244,10 @@ def test_the_published_layout_is_read_by_transformers(folder: Path, ours: Any, t
         ({"low_layers": 2, "norm_weights": True}, "norm_weights=True: layout=hrm_text needs norm_weights=False"),
     ],
 )
-def test_a_layout_that_cannot_express_a_model_is_one_line(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
-    model = small(**KINDS["two states"] | fields)
+def test_a_model_without_a_published_layout_is_refused_in_one_line(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = build_looped(**KINDS["two states"] | fields)
     with pytest.raises(ConfigError, match=message):
         model.save_pretrained(tmp_path, layout="hrm_text")
     with pytest.raises(ConfigError, match="layout=huginn needs"):
@@ -263,7 +264,7 @@ def test_a_layout_that_cannot_express_a_model_is_one_line(fields: dict[str, Any]
         (None, "model.H_module.final_norm.weight", r"contains the weights 'model\.H_module\.final_norm\.weight'"),
     ],
 )  # fmt: skip
-def test_weights_that_do_not_fit_are_one_line(
+def test_incompatible_weights_are_refused_in_one_line(
     missing: str | None, added: str | None, message: str, folder: Path, tmp_path: Path
 ) -> None:
     weights = load_file(folder / "model.safetensors")
@@ -286,7 +287,7 @@ def test_weights_that_do_not_fit_are_one_line(
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
     ],
 )
-def test_an_hrm_text_that_computes_otherwise_is_refused(changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+def test_an_hrm_text_with_other_arithmetic_is_refused(changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     described = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(described | changes))
     with pytest.raises(CheckpointError, match=f"{next(iter(changes))}=") as raised:
@@ -302,7 +303,7 @@ def test_an_hrm_text_that_computes_otherwise_is_refused(changes: dict[str, Any],
         ({}, {"token_type_ids": PREFIX, "documents": IDS * 0}, DataError, "documents: cannot be combined"),
     ],
 )
-def test_a_wrong_call_is_one_line(
+def test_a_wrong_call_is_refused_in_one_line(
     ours: Any, fields: dict[str, Any], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     for name, value in fields.items():
@@ -325,7 +326,7 @@ def test_a_wrong_call_is_one_line(
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], message: str) -> None:
+def test_contradictory_settings_are_refused_in_one_line(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         configured("ponder_tiny", "model=looped_mini", *overrides)
 
@@ -335,17 +336,17 @@ def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], 
 
 @pytest.fixture(scope="module")
 def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tokenizer, and a file of text beside it."""
+    """Return a folder with a tokenizer and a text file next to it."""
     path = tmp_path_factory.mktemp("published") / "model"
     words = tokenizer("roberta")
-    published(vocab_size=len(words) + 3).save_pretrained(path)
+    build_hrm_text(vocab_size=len(words) + 3).save_pretrained(path)
     words.save_pretrained(path)
     (path.parent / "text.txt").write_text("\n\n".join(["don't stop the naive cat: 12 of 345 cats don't"] * 60))
     return path
 
 
 @pytest.mark.slow
-def test_predictions_are_those_of_the_pipeline(with_tokenizer: Path, tmp_path: Path) -> None:
+def test_predictions_equal_the_pipeline(with_tokenizer: Path, tmp_path: Path) -> None:
     config = configured(
         "loop_tiny", "mode=predict", f"checkpoint={with_tokenizer}", f"output_dir={tmp_path}", "new_tokens=3",
         "text=a cat", "model.exit_rule=margin:0.3",
@@ -354,12 +355,12 @@ def test_predictions_are_those_of_the_pipeline(with_tokenizer: Path, tmp_path: P
         patch.setattr("adadepth.tasks.language_model.list_overridden_model_settings", lambda: ["exit_rule"])
         tasks.run(config)
     (texts,) = tmp_path.glob("*/*/texts.json")
-    (said,) = json.loads(texts.read_text(encoding="utf-8"))["texts"]
+    (text,) = json.loads(texts.read_text(encoding="utf-8"))["texts"]
     pipeline = Pipeline.from_pretrained(with_tokenizer, new_tokens=3, exit_rule="margin:0.3")
     assert type(pipeline.model) is LoopedForCausalLM
     (expected,) = pipeline(["a cat"])
-    assert [token["updates"] for token in said["tokens"]] == [token.updates for token in expected.tokens]
-    assert said["score"] == pytest.approx(expected.score)
+    assert [token["updates"] for token in text["tokens"]] == [token.updates for token in expected.tokens]
+    assert text["score"] == pytest.approx(expected.score)
 
 
 @pytest.mark.parametrize(
@@ -377,12 +378,12 @@ def test_an_evaluation_runs_other_loops_and_exit_rules(
         patch.setattr("adadepth.tasks.language_model.list_overridden_model_settings", lambda: list(overrides))
         tasks.run(config)
     record = json.loads(next(tmp_path.glob("*/*/run.json")).read_text(encoding="utf-8"))
-    found = record["final_metrics"]["halting/all/mean"]
-    assert 1 < found < 2 if mean is None else found == mean
+    mean_depth = record["final_metrics"]["halting/all/mean"]
+    assert 1 < mean_depth < 2 if mean is None else mean_depth == mean
 
 
 @pytest.mark.slow
-def test_the_page_serves_it(with_tokenizer: Path) -> None:
+def test_the_page_serves_hrm_text(with_tokenizer: Path) -> None:
     served = load_served_checkpoint(configured("loop_tiny", "mode=serve", f"checkpoint={with_tokenizer}"))
     answer = compute_answer(served, "a cat", Setting())
     (expected,) = served.pipeline(["a cat"])
@@ -390,13 +391,13 @@ def test_the_page_serves_it(with_tokenizer: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_begins_with_it(folder: Path) -> None:
+def test_training_starts_from_hrm_text(folder: Path) -> None:
     sizes = [f"model.{name}={SIZES[name]}" for name in ("hidden_size", "num_attention_heads", "intermediate_size")]
     layers = ["model.core=2", "model.low_layers=2", "model.head_dim=8", f"model.vocab_size={PIECES}"]
-    wanted = configured("loop_tiny", "model=hrm_text_1b", f"model.pretrained={folder}", *sizes, *layers).model
-    model = build_language_model(wanted, PIECES).eval()
-    assert model.config.embedding_scale == 5.0  # that of the folder
+    settings = configured("loop_tiny", "model=hrm_text_1b", f"model.pretrained={folder}", *sizes, *layers).model
+    model = build_language_model(settings, PIECES).eval()
+    assert model.config.embedding_scale == 5.0  # the value of the folder
     with torch.no_grad():
-        assert_near(model(IDS, token_type_ids=PREFIX).logits, published()(IDS, token_type_ids=PREFIX).logits)
+        check_close(model(IDS, token_type_ids=PREFIX).logits, build_hrm_text()(IDS, token_type_ids=PREFIX).logits)
     with pytest.raises(ConfigError, match=r"model\.low_layers=16, but the pretrained model has 2"):
         build_language_model(configured("loop_tiny", "model=hrm_text_1b", f"model.pretrained={folder}").model, PIECES)

@@ -1,4 +1,4 @@
-"""Looped models written as Ouro, Huginn, retrofits and Llama are published: the published files come back."""
+"""Looped models written in the published formats of Ouro, Huginn, retrofits and Llama: a round trip of files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped import published_support
-from tests.unit.models.looped.looped_support import HUGINN, IDS, OURO, looped_llama, near, small
-from tests.unit.models.looped.retrofits_support import KINDS, fields_of, weights_of, write_retrofit
+from tests.unit.models.looped.looped_support import HUGINN, IDS, OURO, build_looped, build_looped_llama, check_close
+from tests.unit.models.looped.retrofits_support import KINDS, build_config_fields, draw_weights, write_retrofit
 
-# Fields of published files that change nothing: names of code, and tokens that are those of another tokenizer.
+# Fields of published files without influence: names of code, and tokens of another tokenizer.
 UNREAD = {"auto_map", "bos_token_id", "eos_token_id", "pad_token_id", "mean_backprop_depth", "block_size", "rope_base"}
 PLAIN = {"num_loops": 1, "prelude": 1, "core": 2, "coda": 1}
 
@@ -34,8 +34,8 @@ def read_files(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     return json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
 
 
-def check_return(published: Path, layout: str, ignored: set[str]) -> None:
-    """Read a published folder, write it again, and compare all files."""
+def check_round_trip(published: Path, layout: str, ignored: set[str]) -> None:
+    """Load a published folder, write it again, and compare all files."""
     model = LoopedForCausalLM.from_pretrained(published)
     model.save_pretrained(written := published.parent / "written", layout=layout)
     (fields, weights), (expected_fields, expected) = read_files(written), read_files(published)
@@ -45,30 +45,32 @@ def check_return(published: Path, layout: str, ignored: set[str]) -> None:
     for name, value in expected_fields.items():
         if name not in ignored:
             assert fields[name] == pytest.approx(value), name
-    again = LoopedForCausalLM.from_pretrained(written)
+    loaded = LoopedForCausalLM.from_pretrained(written)
     with torch.no_grad():
-        assert torch.equal(again(IDS).logits, model(IDS).logits)
-    assert again.config.exit_rule == model.config.exit_rule
+        assert torch.equal(loaded(IDS).logits, model(IDS).logits)
+    assert loaded.config.exit_rule == model.config.exit_rule
 
 
-def test_a_published_ouro_comes_back(tmp_path: Path) -> None:
+def test_a_published_ouro_survives_a_round_trip(tmp_path: Path) -> None:
     fields = published_support.OURO | {"model_type": "ouro", "early_exit_threshold": 0.7}
-    check_return(published_support.folder_of(tmp_path / "a", fields, published_support.ouro_weights()), "ouro", set())
+    check_round_trip(
+        published_support.write_folder(tmp_path / "a", fields, published_support.draw_ouro_weights()), "ouro", set()
+    )
 
 
-def test_a_published_huginn_comes_back(tmp_path: Path) -> None:
+def test_a_published_huginn_survives_a_round_trip(tmp_path: Path) -> None:
     fields = published_support.HUGINN | {"model_type": "huginn_raven"}
-    folder = published_support.folder_of(tmp_path / "a", fields, published_support.huginn_weights())
-    check_return(folder, "huginn", {"mean_backprop_depth"})  # of training
+    folder = published_support.write_folder(tmp_path / "a", fields, published_support.draw_huginn_weights())
+    check_round_trip(folder, "huginn", {"mean_backprop_depth"})  # fields of training
 
 
 @pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
-def test_a_published_retrofit_comes_back(kind: str, tmp_path: Path) -> None:
-    check_return(write_retrofit(tmp_path / "a", kind), "huginn", UNREAD)
-    assert weights_of(kind).keys() == load_file(tmp_path / "written" / "model.safetensors").keys()
+def test_a_published_retrofit_survives_a_round_trip(kind: str, tmp_path: Path) -> None:
+    check_round_trip(write_retrofit(tmp_path / "a", kind), "huginn", UNREAD)
+    assert draw_weights(kind).keys() == load_file(tmp_path / "written" / "model.safetensors").keys()
     fields = json.loads((tmp_path / "written" / "config.json").read_text())
     assert "auto_map" not in fields  # the code differs with the decoder
-    assert fields["rope_theta"] == fields_of(kind)["rope_theta"]
+    assert fields["rope_theta"] == build_config_fields(kind)["rope_theta"]
 
 
 @pytest.mark.parametrize(
@@ -84,17 +86,17 @@ def test_a_published_retrofit_comes_back(kind: str, tmp_path: Path) -> None:
         ],
     ),
 )
-def test_what_is_written_is_read_bit_for_bit(layout: str, fields: dict[str, Any], tmp_path: Path) -> None:
-    model = small(**fields)
+def test_a_written_model_is_loaded_bit_for_bit(layout: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    model = build_looped(**fields)
     model.generation_config.eos_token_id = 7
     model.save_pretrained(tmp_path, layout=layout)
-    again = LoopedForCausalLM.from_pretrained(tmp_path)
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
-        assert torch.equal(again(IDS).logits, model(IDS).logits)
-        for mine, other in ((model, again), (again, model)):
-            steps = [each(IDS, exit_rule="fixed:1", num_loops=5).logits for each in (mine, other)]
+        assert torch.equal(loaded(IDS).logits, model(IDS).logits)
+        for source, target in ((model, loaded), (loaded, model)):
+            steps = [network(IDS, exit_rule="fixed:1", num_loops=5).logits for network in (source, target)]
             assert torch.equal(*steps)
-    assert again.generation_config.eos_token_id == 7
+    assert loaded.generation_config.eos_token_id == 7
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors", "generation_config.json"}
 
 
@@ -103,7 +105,7 @@ def test_what_is_written_is_read_bit_for_bit(layout: str, fields: dict[str, Any]
     [("quantile:.7", "quantile:0.7:1"), ("quantile", "quantile:0.5:1"), ("quantile:1", "quantile:1.0")],
 )
 def test_ouros_threshold_is_reached_however_the_rule_is_written(rule: str, read: str) -> None:
-    model = small(**OURO | {"exit_rule": rule})
+    model = build_looped(**OURO | {"exit_rule": rule})
     stored = to_ouro(model, model.state_dict(), "ouro").config
     assert convert_config(stored)["exit_rule"] == read
     assert stored["early_exit_threshold"] == model.config.parsed_exit_rule.q
@@ -113,22 +115,22 @@ def test_ouros_threshold_is_reached_however_the_rule_is_written(rule: str, read:
     "fields",
     [PLAIN, {"num_loops": 1, "core": 3, "state_norm": "fed", "damping": None, "tie_word_embeddings": True}],
 )
-def test_one_loop_of_our_layers_is_a_llama(fields: dict[str, Any], tmp_path: Path) -> None:
-    model = small(**fields, num_key_value_heads=2, head_dim=10, rope_theta=5e5, rms_norm_eps=1e-3)
+def test_one_loop_of_our_layers_equals_a_llama(fields: dict[str, Any], tmp_path: Path) -> None:
+    model = build_looped(**fields, num_key_value_heads=2, head_dim=10, rope_theta=5e5, rms_norm_eps=1e-3)
     model.save_pretrained(tmp_path, layout="llama")
     llama, report = LlamaForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] | report["unexpected_keys"]
     with torch.no_grad():
-        near(model(IDS).logits, llama.eval()(IDS).logits)
+        check_close(model(IDS).logits, llama.eval()(IDS).logits)
 
 
-def test_one_loop_of_a_retrofit_is_its_decoder(tmp_path: Path) -> None:
-    model = looped_llama()
+def test_one_loop_of_a_retrofit_equals_its_decoder(tmp_path: Path) -> None:
+    model = build_looped_llama()
     model.config.num_loops = 1
     model.save_pretrained(tmp_path, layout="llama")
     llama = LlamaForCausalLM.from_pretrained(tmp_path).eval()
     with torch.no_grad():
-        near(model(IDS).logits, llama(IDS).logits)
+        check_close(model(IDS).logits, llama(IDS).logits)
 
 
 @pytest.mark.parametrize(
@@ -154,18 +156,18 @@ def test_one_loop_of_a_retrofit_is_its_decoder(tmp_path: Path) -> None:
         ("lama", PLAIN, "layout=lama: must be ouro, huginn, hrm_text, nanbeige, llama"),
     ],
 )  # fmt: skip
-def test_a_layout_that_cannot_express_a_model_is_one_line(
+def test_a_model_without_a_published_layout_is_refused_in_one_line(
     layout: str, fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as raised:
-        small(**fields).save_pretrained(tmp_path / "a", layout=layout)
+        build_looped(**fields).save_pretrained(tmp_path / "a", layout=layout)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "a").exists()
 
 
-def test_a_retrofit_that_computes_otherwise_is_one_line(tmp_path: Path) -> None:
+def test_a_retrofit_with_other_arithmetic_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="injection=none: layout=huginn needs injection=linear"):
-        looped_llama().save_pretrained(tmp_path, layout="huginn")
+        build_looped_llama().save_pretrained(tmp_path, layout="huginn")
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "a", "llama"))
     model.config.base_config.attention_bias = True
     with pytest.raises(ConfigError, match=r"base_config\.attention_bias=True: layout=huginn needs base_config"):
@@ -175,7 +177,7 @@ def test_a_retrofit_that_computes_otherwise_is_one_line(tmp_path: Path) -> None:
 
 
 def test_classifiers_have_no_layout(tmp_path: Path) -> None:
-    model = small(LoopedForSequenceClassification, **OURO, num_labels=3)
+    model = build_looped(LoopedForSequenceClassification, **OURO, num_labels=3)
     with pytest.raises(ConfigError, match="layout=ouro: LoopedForSequenceClassification has none"):
         model.save_pretrained(tmp_path, layout="ouro")
 
@@ -185,9 +187,9 @@ def test_classifiers_have_no_layout(tmp_path: Path) -> None:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    """A model of ours with a tokenizer and a model card."""
+    """Return the folder of a model of this project with a tokenizer and a model card."""
     words = tokenizer("roberta")
-    model = small(**OURO, exit_rule="margin:0.3").to(torch.bfloat16)
+    model = build_looped(**OURO, exit_rule="margin:0.3").to(torch.bfloat16)
     model.resize_token_embeddings(len(words))
     model.save_pretrained(tmp_path / "ours")
     words.save_pretrained(tmp_path / "ours")
@@ -207,9 +209,9 @@ def test_a_checkpoint_is_exported(ours: Path, tmp_path: Path, monkeypatch: pytes
     assert (fields["early_exit_step"], fields["torch_dtype"]) == (1, "bfloat16")
     assert weights["model.norm.weight"].dtype == torch.bfloat16
     assert (written / "tokenizer.json").read_bytes() == (ours / "tokenizer.json").read_bytes()
-    found, expected = (Pipeline.from_pretrained(folder, new_tokens=3) for folder in (written, ours))
+    actual, expected = (Pipeline.from_pretrained(folder, new_tokens=3) for folder in (written, ours))
     expected.model.config.exit_rule = "fixed:2"
-    assert found(["a cat"])[0].score == expected(["a cat"])[0].score
+    assert actual(["a cat"])[0].score == expected(["a cat"])[0].score
     card = (written / "README.md").read_text()
     for part in ("license: mit", "# Mine", "published layout `ouro`", "rule `fixed:2`", "Rule `margin:0.3`: 2.1 lo"):
         assert part in card
@@ -218,7 +220,7 @@ def test_a_checkpoint_is_exported(ours: Path, tmp_path: Path, monkeypatch: pytes
         tasks.run(configured(*command, f"export.folder={written}"))
 
 
-def test_an_export_names_the_setting_that_prevents_it(ours: Path, tmp_path: Path) -> None:
+def test_an_impossible_export_names_the_setting(ours: Path, tmp_path: Path) -> None:
     command = ("loop_tiny", "mode=export", f"checkpoint={ours}", f"export.folder={tmp_path}/written")
     with pytest.raises(ConfigError, match=r"model\.exit_rule=margin:0\.3: layout=ouro needs exit_rule=None, quantile"):
         tasks.run(configured(*command, "export.layout=ouro"))
@@ -229,8 +231,8 @@ def test_an_export_names_the_setting_that_prevents_it(ours: Path, tmp_path: Path
     assert not (tmp_path / "written").exists()
 
 
-def make_strange(file: Path, kind: str, outside: Path) -> None:
-    """Replace a file of a checkpoint by what cannot be published."""
+def make_unpublishable(file: Path, kind: str, outside: Path) -> None:
+    """Replace a file of a checkpoint by one that cannot be published."""
     file.unlink(missing_ok=True)
     outside.write_text("private")
     if kind == "folder":
@@ -252,20 +254,18 @@ def make_strange(file: Path, kind: str, outside: Path) -> None:
         ("README.md", "pipe", "is not a regular file"),
     ]),
 )  # fmt: skip
-def test_an_export_copies_no_file_from_elsewhere(
-    ours: Path, tmp_path: Path, name: str, kind: str, problem: str
-) -> None:
-    make_strange(ours / name, kind, tmp_path / "private.txt")
+def test_an_export_copies_no_file_from_outside(ours: Path, tmp_path: Path, name: str, kind: str, problem: str) -> None:
+    make_unpublishable(ours / name, kind, tmp_path / "private.txt")
     with pytest.raises(CheckpointError, match=rf"^checkpoint={ours}: its {name} {problem}$"):
         export(ours, tmp_path / "written")
     assert not (tmp_path / "written").exists()
 
 
 def export(ours: Path, folder: Path) -> None:
-    given = (f"checkpoint={ours}", f"export.folder={folder}", "export.layout=ouro", "model.exit_rule=null")
+    overrides = (f"checkpoint={ours}", f"export.folder={folder}", "export.layout=ouro", "model.exit_rule=null")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adadepth.tasks.export.list_overridden_model_settings", lambda: ["exit_rule"])
-        tasks.run(configured("loop_tiny", "mode=export", *given))
+        tasks.run(configured("loop_tiny", "mode=export", *overrides))
 
 
 def test_an_export_copies_known_files_and_links_of_the_cache_of_the_hub(ours: Path, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_an_export_copies_known_files_and_links_of_the_cache_of_the_hub(ours: Pa
     assert not any("old" in name or "secret" in name or "notes" in name for name in names)
 
 
-def test_an_export_that_fails_leaves_nothing(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_file(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 

@@ -1,4 +1,4 @@
-"""Nanbeige as it is published, read and written: the numbers of its equations, its exits, and what is refused."""
+"""Nanbeige as published, loaded and written: its equations, exits and refused variants."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from adadepth.errors import CheckpointError, ConfigError
 from tests.marks_support import quick_one_in
 from tests.unit.models.looped import published_code
 from tests.unit.models.looped.looped_support import IDS as SMALL_IDS
-from tests.unit.models.looped.looped_support import near, small
-from tests.unit.models.looped.plain_looped import plain_nanbeige
-from tests.unit.models.looped.published_support import NANBEIGE, PIECES, folder_of, nanbeige_weights
+from tests.unit.models.looped.looped_support import build_looped, check_close
+from tests.unit.models.looped.plain_looped import run_plain_nanbeige
+from tests.unit.models.looped.published_support import NANBEIGE, PIECES, draw_nanbeige_weights, write_folder
 
 LENGTH = 9
 IDS = torch.randint(0, PIECES, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 GREEDY = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
 
-def read(folder: Path, **changes: Any) -> Any:
-    """Write a folder as published, with some fields changed, and read it."""
-    return LoopedForCausalLM.from_pretrained(folder_of(folder, NANBEIGE | changes, nanbeige_weights()))
+def load_published(folder: Path, **changes: Any) -> Any:
+    """Write a folder as published, with some fields changed, and load it."""
+    return LoopedForCausalLM.from_pretrained(write_folder(folder, NANBEIGE | changes, draw_nanbeige_weights()))
 
 
-# ---- The numbers of the equations
+# ---- Equations
 
 
 @pytest.mark.parametrize("skips", [False, True])
-def test_every_exit_is_the_published_model_with_fewer_loops(skips: bool, tmp_path: Path) -> None:
-    model = read(tmp_path, skip_loop_final_norm=skips)
-    found = model(IDS, num_loops=4, run_all_steps=True).step_logits
+def test_every_exit_equals_the_published_model_with_fewer_loops(skips: bool, tmp_path: Path) -> None:
+    model = load_published(tmp_path, skip_loop_final_norm=skips)
+    step_logits = model(IDS, num_loops=4, run_all_steps=True).step_logits
     fields = NANBEIGE | {"skip_loop_final_norm": skips}
     for loops in (1, 2, 3, 4):
-        expected = torch.stack([plain_nanbeige(fields, nanbeige_weights(), ids, loops) for ids in IDS])
-        near(found[:, :, loops - 1], expected)
-        near(model(IDS, num_loops=loops).logits, expected)
-        near(model(IDS, num_loops=4, exit_rule=f"fixed:{loops}").logits, expected)
-    near(model(IDS).logits, found[:, :, 1])
+        expected = torch.stack([run_plain_nanbeige(fields, draw_nanbeige_weights(), ids, loops) for ids in IDS])
+        check_close(step_logits[:, :, loops - 1], expected)
+        check_close(model(IDS, num_loops=loops).logits, expected)
+        check_close(model(IDS, num_loops=4, exit_rule=f"fixed:{loops}").logits, expected)
+    check_close(model(IDS).logits, step_logits[:, :, 1])
 
 
-@published_code.need("modeling_nanbeige.py", "configuration_nanbeige.py")
+@published_code.require_files("modeling_nanbeige.py", "configuration_nanbeige.py")
 @pytest.mark.parametrize("skips", [False, True])
 @pytest.mark.parametrize("loops", [1, 2, 4])
-def test_its_own_code_gives_the_same_logits(loops: int, skips: bool, tmp_path: Path) -> None:
-    theirs = published_code.nanbeige(**NANBEIGE | {"num_loops": loops, "skip_loop_final_norm": skips})
-    folder_of(tmp_path, NANBEIGE | {"num_loops": loops, "skip_loop_final_norm": skips}, theirs.state_dict())
+def test_logits_equal_the_published_code(loops: int, skips: bool, tmp_path: Path) -> None:
+    theirs = published_code.build_nanbeige(**NANBEIGE | {"num_loops": loops, "skip_loop_final_norm": skips})
+    write_folder(tmp_path, NANBEIGE | {"num_loops": loops, "skip_loop_final_norm": skips}, theirs.state_dict())
     with torch.no_grad():
-        near(LoopedForCausalLM.from_pretrained(tmp_path)(IDS).logits, theirs(IDS, use_cache=False).logits)
+        check_close(LoopedForCausalLM.from_pretrained(tmp_path)(IDS).logits, theirs(IDS, use_cache=False).logits)
 
 
 # ---- Exits, caches and budgets
@@ -62,31 +62,31 @@ def test_its_own_code_gives_the_same_logits(loops: int, skips: bool, tmp_path: P
 
 @pytest.mark.parametrize("rule", [None, "fixed:1", "margin:0.1"])
 def test_a_cache_changes_no_generated_token(rule: str | None, tmp_path: Path) -> None:
-    """A cache has an entry for every layer of every loop."""
-    model = read(tmp_path)
+    """Generate with a cache, which has an entry for every layer of every loop."""
+    model = load_published(tmp_path)
     cached, plain = (model.generate(IDS, **GREEDY, exit_rule=rule, use_cache=use_cache) for use_cache in (True, False))
     assert torch.equal(cached, plain)
     assert len(model(IDS, use_cache=True).cache.layers) == 2 * 3
 
 
-def test_a_read_model_meets_a_budget_of_depth_and_stops_exited_tokens(tmp_path: Path) -> None:
-    model = read(tmp_path, num_loops=4)
+def test_a_loaded_model_meets_a_depth_budget_and_stops_exited_tokens(tmp_path: Path) -> None:
+    model = load_published(tmp_path, num_loops=4)
     fit = model.fit_depth(2.5, lambda: float(model(IDS).exit_steps.double().mean()))
     assert fit.depth == pytest.approx(2.5, abs=0.15)
     everything = model.price(model(IDS, exit_rule="fixed:4").trace).executed
     assert model.price(model(IDS, use_cache=True, cache_policy="frozen").trace).executed < everything
 
 
-# ---- Reading
+# ---- Loading
 
 
-def test_auto_classes_read_a_folder_without_its_code(tmp_path: Path) -> None:
-    model = read(tmp_path)
+def test_auto_classes_load_a_folder_without_its_code(tmp_path: Path) -> None:
+    model = load_published(tmp_path)
     assert type(AutoConfig.from_pretrained(tmp_path)) is LoopedConfig
     assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
 
 
-def test_absent_fields_have_the_defaults_of_the_published_configuration() -> None:
+def test_missing_fields_have_the_published_defaults() -> None:
     sizes = {"model_type": "nanbeige", "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4}
     config = LoopedConfig.from_dict(sizes)
     assert (config.num_loops, config.state_norm, config.rope_theta, config.rms_norm_eps) == (1, "fed", 1e4, 1e-6)
@@ -106,7 +106,7 @@ def test_absent_fields_have_the_defaults_of_the_published_configuration() -> Non
         ("rope_parameters", {"rope_type": "yarn"}), ("loop_loss_weights", [0.5]),
     ],
 )  # fmt: skip
-def test_a_model_that_computes_otherwise_is_one_line(field: str, value: Any) -> None:
+def test_a_model_with_other_arithmetic_is_refused_in_one_line(field: str, value: Any) -> None:
     with pytest.raises(CheckpointError, match=f"^{re.escape(f'{field}={value!r}')}: ") as caught:
         LoopedConfig.from_dict(NANBEIGE | {field: value})
     assert "\n" not in str(caught.value)
@@ -120,13 +120,13 @@ def test_layers_with_a_window_are_refused() -> None:
 # ---- Writing
 
 
-def test_a_published_folder_comes_back(tmp_path: Path) -> None:
-    read(tmp_path / "a", skip_loop_final_norm=True).save_pretrained(tmp_path / "b", layout="nanbeige")
-    expected, weights = nanbeige_weights(), load_file(tmp_path / "b" / "model.safetensors")
+def test_a_published_folder_survives_a_round_trip(tmp_path: Path) -> None:
+    load_published(tmp_path / "a", skip_loop_final_norm=True).save_pretrained(tmp_path / "b", layout="nanbeige")
+    expected, weights = draw_nanbeige_weights(), load_file(tmp_path / "b" / "model.safetensors")
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
     fields = json.loads((tmp_path / "b" / "config.json").read_text())
-    ignored = {"auto_map", "kv_channels", "pretraining_tp"}  # that of the hub; fields that change nothing
+    ignored = {"auto_map", "kv_channels", "pretraining_tp"}  # from the hub; fields without influence
     for name, value in NANBEIGE.items():
         assert name in ignored or fields[name] == (name == "skip_loop_final_norm" or value), name
 
@@ -139,13 +139,13 @@ def test_a_published_folder_comes_back(tmp_path: Path) -> None:
         ({"state_norm": "fed", "exit_rule": "fixed:3", "gate": True, "rms_norm_eps": 1e-3}, 3),  # reads no gate
     ]),
 )  # fmt: skip
-def test_what_is_written_predicts_at_the_fixed_exit(fields: dict[str, Any], loops: int, tmp_path: Path) -> None:
-    model = small(**fields)
+def test_a_written_model_predicts_at_the_fixed_exit(fields: dict[str, Any], loops: int, tmp_path: Path) -> None:
+    model = build_looped(**fields)
     model.save_pretrained(tmp_path, layout="nanbeige")
-    again = LoopedForCausalLM.from_pretrained(tmp_path)
-    assert (again.config.num_loops, again.config.exit_rule) == (loops, None)
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path)
+    assert (loaded.config.num_loops, loaded.config.exit_rule) == (loops, None)
     with torch.no_grad():
-        assert torch.equal(again(SMALL_IDS).logits, model(SMALL_IDS).logits)
+        assert torch.equal(loaded(SMALL_IDS).logits, model(SMALL_IDS).logits)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,10 @@ def test_what_is_written_predicts_at_the_fixed_exit(fields: dict[str, Any], loop
         ({"exit_rule": "fixed:2", "cache_policy": "last"}, "cache_policy=last: layout=nanbeige needs cache_policy=all"),
     ],
 )
-def test_a_model_that_the_layout_cannot_express_is_one_line(
+def test_a_model_without_a_published_layout_is_refused_in_one_line(
     fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
-        small(**fields).save_pretrained(tmp_path / "a", layout="nanbeige")
+        build_looped(**fields).save_pretrained(tmp_path / "a", layout="nanbeige")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "a").exists()

@@ -1,4 +1,4 @@
-"""Retrofits as published under Huginn's model type, read by their weights: numbers of equations and published code."""
+"""Retrofits published under Huginn's model type, recognised by their weights: equations and published code."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.configs.support import configured
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped import published_code
-from tests.unit.models.looped.plain_looped import plain_retrofit
+from tests.unit.models.looped.plain_looped import run_plain_retrofit
 from tests.unit.models.looped.retrofits_support import (
     KINDS,
     PIECES,
     WIDTH,
-    decoder_of,
-    fields_of,
-    weights_of,
+    build_config_fields,
+    draw_weights,
+    name_decoder,
     write_retrofit,
 )
 
@@ -46,37 +46,39 @@ LOADERS = [LoopedForCausalLM.from_pretrained, AutoModelForCausalLM.from_pretrain
 CODE = ("raven_config_minimal.py", "raven_modeling_minimal_llama.py", "raven_modeling_minimal_olmo.py")
 
 
-def assert_near(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found.double(), expected.double(), atol=1e-5, rtol=1e-5)
+def check_close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual.double(), expected.double(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", quick_one_in(2, KINDS))
 @torch.no_grad()
-def test_a_retrofit_is_what_its_equations_say(kind: str, tmp_path: Path) -> None:
-    model, weights = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind)), weights_of(kind)
-    assert model.config.base_config.model_type == decoder_of(kind)
+def test_a_retrofit_equals_its_equations(kind: str, tmp_path: Path) -> None:
+    model, weights = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind)), draw_weights(kind)
+    assert model.config.base_config.model_type == name_decoder(kind)
     for loops in (1, 2, 5):
-        found = model(IDS, num_loops=loops, initial_state=STATE).logits
+        logits = model(IDS, num_loops=loops, initial_state=STATE).logits
         for row, ids in enumerate(IDS):
-            expected = plain_retrofit(decoder_of(kind), fields_of(kind), weights, ids, STATE[row], loops)
-            assert_near(found[row], expected)
+            expected = run_plain_retrofit(
+                name_decoder(kind), build_config_fields(kind), weights, ids, STATE[row], loops
+            )
+            check_close(logits[row], expected)
 
 
-@published_code.need(*CODE)
+@published_code.require_files(*CODE)
 @pytest.mark.parametrize("kind", ["llama", "tinyllama", "olmo2"])
-def test_the_published_code_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
-    published = published_code.retrofit(decoder_of(kind), fields_of(kind))
+def test_a_retrofit_equals_the_published_code(kind: str, tmp_path: Path) -> None:
+    published = published_code.build_retrofit(name_decoder(kind), build_config_fields(kind))
     ours = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind, published.state_dict()))
     with torch.no_grad():
-        found = ours(IDS, initial_state=STATE, num_loops=7, run_all_steps=True).step_logits
+        step_logits = ours(IDS, initial_state=STATE, num_loops=7, run_all_steps=True).step_logits
         for loops in (1, 2, 4, 7):
             expected = published(IDS, input_states=STATE, num_steps=torch.tensor([loops])).logits
-            assert_near(ours(IDS, initial_state=STATE, num_loops=loops).logits, expected)
-            assert_near(found[:, :, loops - 1], expected)
+            check_close(ours(IDS, initial_state=STATE, num_loops=loops).logits, expected)
+            check_close(step_logits[:, :, loops - 1], expected)
 
 
 @pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
-def test_auto_classes_read_a_retrofit_without_its_code(kind: str, tmp_path: Path) -> None:
+def test_auto_classes_load_a_retrofit_without_its_code(kind: str, tmp_path: Path) -> None:
     write_retrofit(tmp_path, kind)
     config = AutoConfig.from_pretrained(tmp_path)
     assert type(config) is LoopedConfig
@@ -95,7 +97,7 @@ def test_auto_classes_read_a_retrofit_without_its_code(kind: str, tmp_path: Path
 def test_first_states_have_the_published_standard_deviation(tmp_path: Path) -> None:
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "a", "llama")).model
     spread = model._draw_states(torch.arange(256).unsqueeze(0)).std()
-    assert spread == pytest.approx(0.0087 * 0.987, rel=0.02)  # cut at three deviations
+    assert spread == pytest.approx(0.0087 * 0.987, rel=0.02)  # truncated at three deviations
     gemma = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "b", "gemma2"))
     assert gemma.config.start_std == pytest.approx(0.0087 * math.sqrt(WIDTH))
 
@@ -114,8 +116,8 @@ def test_special_tokens_are_those_of_the_tokenizer(tmp_path: Path) -> None:
 def test_special_tokens_without_a_tokenizer_are_unknown(tmp_path: Path) -> None:
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, "llama"))
     assert (model.config.eos_token_id, model.generation_config.eos_token_id) == (None, None)
-    kept = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, "llama", eos_token_id=7))
-    assert kept.config.eos_token_id == 7
+    loaded = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, "llama", eos_token_id=7))
+    assert loaded.config.eos_token_id == 7
 
 
 @pytest.mark.parametrize("load", quick_one_in(2, LOADERS))
@@ -129,10 +131,10 @@ def test_special_tokens_without_a_tokenizer_are_unknown(tmp_path: Path) -> None:
         (None, "transformer.step_embedding.weight", r"contains the weights 'model\.step_embedding\.weight'"),
     ]),
 )  # fmt: skip
-def test_weights_that_do_not_fit_are_one_line(
+def test_incompatible_weights_are_refused_in_one_line(
     load: Any, missing: str | None, added: str | None, message: str, tmp_path: Path
 ) -> None:
-    weights = weights_of("llama")
+    weights = draw_weights("llama")
     weights.pop(missing, None)
     weights |= {} if added is None else {added: torch.zeros(2, 1, 4, 8)}
     write_retrofit(tmp_path, "llama", weights)
@@ -152,7 +154,7 @@ def test_weights_that_do_not_fit_are_one_line(
         ("llama", {"injection_type": "add"}, "injection_type='add'"),
     ],
 )
-def test_a_retrofit_that_computes_otherwise_is_refused(
+def test_a_retrofit_with_other_arithmetic_is_refused(
     kind: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = write_retrofit(tmp_path, kind, **changes)
@@ -162,32 +164,32 @@ def test_a_retrofit_that_computes_otherwise_is_refused(
         assert "\n" not in str(raised.value)
 
 
-def test_positions_are_never_guessed(tmp_path: Path) -> None:
+def test_a_missing_rope_theta_is_refused(tmp_path: Path) -> None:
     folder = write_retrofit(tmp_path, "llama")
-    described = {name: value for name, value in fields_of("llama").items() if name != "rope_theta"}
+    described = {name: value for name, value in build_config_fields("llama").items() if name != "rope_theta"}
     (folder / "config.json").write_text(json.dumps(described))
     with pytest.raises(CheckpointError, match="rope_theta: missing"):
         LoopedForCausalLM.from_pretrained(folder)
 
 
-def test_a_configuration_alone_does_not_say_which_decoder_it_is() -> None:
+def test_the_decoder_is_not_recognised_by_its_configuration_alone() -> None:
     with pytest.raises(CheckpointError, match="whose kind only its weights show"):
-        LoopedConfig.from_dict(fields_of("llama"))
+        LoopedConfig.from_dict(build_config_fields("llama"))
 
 
-def test_pickles_show_the_decoder_too(tmp_path: Path) -> None:
+def test_the_decoder_is_recognised_in_pickles(tmp_path: Path) -> None:
     write_retrofit(tmp_path, "olmo2")
     (tmp_path / "model.safetensors").unlink()
-    torch.save(weights_of("olmo2"), tmp_path / "pytorch_model.bin")
+    torch.save(draw_weights("olmo2"), tmp_path / "pytorch_model.bin")
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    expected = plain_retrofit("olmo2", fields_of("olmo2"), weights_of("olmo2"), IDS[0], STATE[0], 4)
+    expected = run_plain_retrofit("olmo2", build_config_fields("olmo2"), draw_weights("olmo2"), IDS[0], STATE[0], 4)
     with torch.no_grad():
-        assert_near(model(IDS[:1], initial_state=STATE[:1]).logits[0], expected)
+        check_close(model(IDS[:1], initial_state=STATE[:1]).logits[0], expected)
 
 
 @pytest.mark.parametrize("kind", mostly_slow(KINDS, "llama".__eq__))
 def test_decoding_is_the_same_in_a_batch(kind: str, tmp_path: Path) -> None:
-    """Padded, in slots that texts share, and drafted with one loop: the same tokens."""
+    """Compare padded decoding, decoding in shared slots, and drafts of one loop: the same tokens."""
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind))
     prompts, options = [IDS[0].tolist(), IDS[1, :4].tolist()], {"max_new_tokens": 5, "do_sample": False}
     alone = [model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist() for prompt in prompts]
@@ -201,19 +203,19 @@ def test_decoding_is_the_same_in_a_batch(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
-def test_work_is_what_torch_counts(kind: str, tmp_path: Path) -> None:
-    """The counter sees all pairs of tokens, of which the causal mask leaves half, and the prediction."""
+def test_macs_equal_the_counter_of_torch(kind: str, tmp_path: Path) -> None:
+    """Compare with torch's counter, which counts all pairs of tokens (half of them causally masked) and the head."""
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind), attn_implementation="eager")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         trace = model(IDS).trace
-    layers, queries = 2 + 2 * 4 + 1, 4 * fields_of(kind)["head_dim"]
+    layers, queries = 2 + 2 * 4 + 1, 4 * build_config_fields(kind)["head_dim"]
     masked = layers * 2 * 2 * queries * LENGTH * (LENGTH - 1) / 2
     prediction = model.reading_work("logits", torch.full((2 * LENGTH,), LENGTH)).sum()
     assert counter.get_total_flops() == 2 * (model.price(trace).executed + masked + prediction)
 
 
-def test_a_hub_id_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the cache of the hub, in which the id has a folder for every commit."""
+def test_a_hub_id_is_loaded_like_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load from the cache of the hub, in which the id has a folder for every commit."""
     commit, name = "0" * 40, "models--someone--Recurrent"
     folder = write_retrofit(tmp_path / name / "snapshots" / commit, "olmo2")
     (tmp_path / name / "refs").mkdir()
@@ -232,8 +234,8 @@ def test_a_hub_id_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture(scope="module", params=quick_one_in(3, ["llama", "olmo2", "gemma2"]))
-def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tokenizer, and a file of text beside it."""
+def checkpoint_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a tokenizer and a text file next to it."""
     folder: Path = tmp_path_factory.mktemp(request.param) / "published"
     words = tokenizer("roberta")
     words.save_pretrained(folder)
@@ -242,12 +244,12 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return folder
 
 
-def test_an_evaluation_runs_the_published_loops_and_more(published: Path, tmp_path: Path) -> None:
-    place = f"dataset.path={published.parent}/text.txt"
+def test_an_evaluation_runs_the_published_loops_and_more(checkpoint_dir: Path, tmp_path: Path) -> None:
+    dataset_path = f"dataset.path={checkpoint_dir.parent}/text.txt"
     for loops in (4, 7):
         changes = () if loops == 4 else (f"model.num_loops={loops}",)
         config = configured(
-            "loop_retrofit", "mode=evaluate", f"checkpoint={published}", "dataset=causal_text", place,
+            "loop_retrofit", "mode=evaluate", f"checkpoint={checkpoint_dir}", "dataset=causal_text", dataset_path,
             f"output_dir={tmp_path}/{loops}", "logger=none", "trainer.disable_tqdm=true", *changes,
         )  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
@@ -259,14 +261,14 @@ def test_an_evaluation_runs_the_published_loops_and_more(published: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_training_begins_with_a_published_retrofit(published: Path, tmp_path: Path) -> None:
-    source = LoopedForCausalLM.from_pretrained(published)
+def test_training_starts_from_a_published_retrofit(checkpoint_dir: Path, tmp_path: Path) -> None:
+    source = LoopedForCausalLM.from_pretrained(checkpoint_dir)
     source.save_pretrained(tmp_path)
     sizes = [f"model.{part}={getattr(source.config, part)}" for part in ("prelude", "core", "coda")]
-    for folder in (published, tmp_path):
-        there = ["model=published_retrofit", f"model.pretrained={folder}", *sizes, "model.num_loops=3"]
-        wanted = configured("loop_tiny", *there, f"model.vocab_size={source.config.vocab_size}").model
-        model = build_language_model(wanted, source.config.vocab_size).eval()
+    for folder in (checkpoint_dir, tmp_path):
+        overrides = ["model=published_retrofit", f"model.pretrained={folder}", *sizes, "model.num_loops=3"]
+        settings = configured("loop_tiny", *overrides, f"model.vocab_size={source.config.vocab_size}").model
+        model = build_language_model(settings, source.config.vocab_size).eval()
         assert model.config.start_std == pytest.approx(0.0087, rel=1e-3)
         with torch.no_grad():
             expected = source(IDS, initial_state=STATE, num_loops=3).logits
@@ -274,7 +276,7 @@ def test_training_begins_with_a_published_retrofit(published: Path, tmp_path: Pa
 
 
 def test_the_published_number_of_weights() -> None:
-    """2 V D + D + 2 D^2 + 14 (2 D^2 + 2 D h d + 3 D F + 2 D), of Llama 3.2 1B as 4, 6, 4 layers."""
+    """Check 2 V D + D + 2 D^2 + 14 (2 D^2 + 2 D h d + 3 D F + 2 D), of Llama 3.2 1B as 4, 6, 4 layers."""
     base = {"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
             "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 14}  # fmt: skip
     with torch.device("meta"):

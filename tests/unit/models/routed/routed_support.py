@@ -1,4 +1,4 @@
-"""Small routed models in which every weight is drawn."""
+"""Small routed models with random weights."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from adadepth.models.routed.configuration import RoutedConfig
 from adadepth.models.routed.heads import RoutedForCausalLM
-from tests.unit.models.early_exit.early_exit_support import draw_weights, near
+from tests.unit.models.early_exit.early_exit_support import check_close, draw_weights
 
-__all__ = ["IDS", "LEFT", "LENGTH", "PIECES", "RIGHT", "ROUTERS", "SIZES", "WIDTH", "near", "small"]
+__all__ = ["IDS", "LEFT", "LENGTH", "PIECES", "RIGHT", "ROUTERS", "SIZES", "WIDTH", "build_routed", "check_close"]
 
 PIECES, WIDTH, LENGTH = 53, 16, 10
 IDS = torch.randint(3, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(5))
@@ -24,7 +24,7 @@ SIZES = {
 }  # fmt: skip
 RECURSIONS: dict[str, Any] = {"recursions": 3, "prelude": 1, "coda": 1, "choice_bias": 0.6}
 SINGLE: dict[str, Any] = {"capacities": [0.4], "choice_bias": 0.2}
-# Every kind of router with the keys and values that it may have.
+# Every kind of router with its possible sources of keys and values.
 ROUTERS: dict[str, dict[str, Any]] = {
     **{f"expert {source}": RECURSIONS | {"keys_and_values": source} for source in ("selected", "all", "first")},
     "expert predictor": RECURSIONS | {"causal_choice": "predictor"},
@@ -45,7 +45,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
 
 
 def draw_routers(model: Any, spread: float = 1.0) -> Any:
-    """Draw routers that choose some tokens and not others."""
+    """Draw routers that select some tokens and not others."""
     torch.manual_seed(4)
     with torch.no_grad():
         for router in (*model.routers, *model.predictors):
@@ -56,8 +56,8 @@ def draw_routers(model: Any, spread: float = 1.0) -> Any:
     return model
 
 
-def small(model_class: Any = RoutedForCausalLM, base: str = "llama", **fields: Any) -> Any:
-    """A model in float64 and evaluation mode."""
+def build_routed(model_class: Any = RoutedForCausalLM, base: str = "llama", **fields: Any) -> Any:
+    """Build a model in float64 and evaluation mode."""
     model = draw_weights(model_class(RoutedConfig(base=base, **{**SIZES, **fields})))
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -67,5 +67,5 @@ def small(model_class: Any = RoutedForCausalLM, base: str = "llama", **fields: A
 
 
 def select_real(values: Tensor, mask: Tensor) -> Tensor:
-    """Values of the tokens that are no padding."""
+    """Return the values of tokens that are no padding."""
     return values[mask.bool()]

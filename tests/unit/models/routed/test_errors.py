@@ -1,4 +1,4 @@
-"""Settings and calls that routed models refuse, each with one line."""
+"""Settings and calls that routed models refuse, each with a one-line error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.routed.configuration import RoutedConfig
 from adadepth.models.routed.settings import RoutedSettings, check_routing
-from tests.unit.models.routed.routed_support import IDS, RECURSIONS, ROUTERS, SIZES, small
+from tests.unit.models.routed.routed_support import IDS, RECURSIONS, ROUTERS, SIZES, build_routed
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"prelude": 1}, "prelude=1, coda=0: read only with recursions"),
@@ -50,7 +50,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "message"), MISTAKES, ids=[message[:50] for _, message in MISTAKES])
-def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any], message: str) -> None:
+def test_contradictory_settings_are_refused(fields: dict[str, Any], message: str) -> None:
     sizes = {name: size for name, size in SIZES.items() if name != "pad_token_id"}
     assert message in list(check_routing(RoutedSettings(**{**sizes, **fields})))
     with pytest.raises(ConfigError) as refused:
@@ -59,16 +59,16 @@ def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any],
 
 
 @pytest.mark.parametrize("name", ROUTERS)
-def test_settings_that_fit_together_are_taken(name: str) -> None:
+def test_consistent_settings_are_accepted(name: str) -> None:
     assert list(check_routing(RoutedConfig(**{**SIZES, **ROUTERS[name]}))) == []
 
 
-def test_whole_numbers_are_capacities_too() -> None:
+def test_integers_are_accepted_as_capacities() -> None:
     assert RoutedConfig(**SIZES, capacities=[1]).routed_capacities == [1, 1]
 
 
-def test_calls_that_make_no_sense_are_refused() -> None:
-    model, documents = small(**RECURSIONS), torch.zeros_like(IDS)
+def test_invalid_calls_are_refused() -> None:
+    model, documents = build_routed(**RECURSIONS), torch.zeros_like(IDS)
     with pytest.raises(ConfigError, match="routing=best: must be one of causal, topk"):
         model(IDS, routing="best")
     with pytest.raises(ConfigError, match="routing=topk: needs whole rows, and no cache"):
@@ -89,4 +89,4 @@ def test_calls_that_make_no_sense_are_refused() -> None:
 
 def test_ids_outside_of_the_vocabulary_are_refused() -> None:
     with pytest.raises(ValueError, match="must be from 0 to 52"):
-        small(**RECURSIONS)(IDS + 1000, use_cache=True)
+        build_routed(**RECURSIONS)(IDS + 1000, use_cache=True)

@@ -1,4 +1,4 @@
-"""Generation with routed models: the choices, texts and work of decoding against passes without a cache."""
+"""Generation with routed models: routing decisions, texts and compute of decoding against passes without a cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from torch import Tensor
 from adadepth.errors import ConfigError
 from adadepth.models.routed.cache import RoutedCache
 from tests.marks_support import quick_one_in
-from tests.unit.models.routed.routed_support import IDS, LEFT, LENGTH, RECURSIONS, ROUTERS, near, select_real, small
+from tests.unit.models.routed.routed_support import (
+    IDS,
+    LEFT,
+    LENGTH,
+    RECURSIONS,
+    ROUTERS,
+    build_routed,
+    check_close,
+    select_real,
+)
 
 POSITIONS = (LEFT.cumsum(1) - 1).clamp(min=0)
 DECODED = ["expert selected", "expert all", "expert first", "expert in a row", "layers selected", "layers all",
@@ -22,9 +31,9 @@ DECODED = ["expert selected", "expert all", "expert first", "expert in a row", "
 
 
 @cache
-def get(name: str) -> Any:
-    """A model in evaluation mode, which tests do not change."""
-    return small(**ROUTERS[name])
+def get_model(name: str) -> Any:
+    """Return a cached model in evaluation mode, which tests do not change."""
+    return build_routed(**ROUTERS[name])
 
 
 @torch.no_grad()
@@ -50,54 +59,54 @@ def decode(
 @cache
 @torch.no_grad()
 def run_whole(name: str) -> tuple[Tensor, Tensor]:
-    """Logits and choices of a pass over the whole rows, without a cache."""
-    output = get(name)(IDS, attention_mask=LEFT, position_ids=POSITIONS)
+    """Return logits and routing decisions of a pass over the whole rows, without a cache."""
+    output = get_model(name)(IDS, attention_mask=LEFT, position_ids=POSITIONS)
     assert 0 < output.trace.iterations_run.double().mean() < 1
     return output.logits, output.trace.iterations_run
 
 
-def check(name: str, logits: Tensor, ran: Tensor, start: int = 0) -> None:
+def check_decoding(name: str, logits: Tensor, ran: Tensor, start: int = 0) -> None:
     """Compare the predictions of tokens after `start` with those of whole rows."""
     expected, ran_expected = run_whole(name)
     assert torch.equal(ran, ran_expected[:, start:])
-    near(select_real(logits, LEFT[:, start:]), select_real(expected[:, start:], LEFT[:, start:]))
+    check_close(select_real(logits, LEFT[:, start:]), select_real(expected[:, start:], LEFT[:, start:]))
 
 
 @settings(deadline=None, max_examples=3)
 @given(st.lists(st.integers(1, 6), min_size=LENGTH, max_size=LENGTH))
 @example([1] * LENGTH)
 @pytest.mark.parametrize("name", quick_one_in(4, DECODED))
-def test_choices_and_predictions_are_those_of_a_whole_pass(name: str, lengths: list[int]) -> None:
+def test_decoding_equals_a_pass_over_whole_rows(name: str, lengths: list[int]) -> None:
     parts: list[int] = []
     while sum(parts) < LENGTH:
         parts.append(min(lengths[len(parts)], LENGTH - sum(parts)))
-    logits, ran, output = decode(get(name), parts)
-    check(name, logits, ran)
+    logits, ran, output = decode(get_model(name), parts)
+    check_decoding(name, logits, ran)
     assert output.past_key_values.get_seq_length() == LENGTH
 
 
 @pytest.mark.parametrize("base", quick_one_in(3, ["qwen2", "gemma2", "olmo2"]))
 @torch.no_grad()
-def test_other_decoders_have_a_cache(base: str) -> None:
-    model = small(base=base, **ROUTERS["expert selected"])
-    if base == "gemma2":  # its eager attention to nothing is not a number in float64
+def test_other_decoders_support_a_cache(base: str) -> None:
+    model = build_routed(base=base, **ROUTERS["expert selected"])
+    if base == "gemma2":  # in float64, its eager attention to no key is NaN
         model = model.float()
     expected = model(IDS, attention_mask=LEFT, position_ids=POSITIONS)
     logits, ran, _ = decode(model, [5, 1, 4])
     assert torch.equal(ran, expected.trace.iterations_run)
-    near(select_real(logits, LEFT), select_real(expected.logits, LEFT), 1e-4)
+    check_close(select_real(logits, LEFT), select_real(expected.logits, LEFT), 1e-4)
 
 
 # ---- The cache
 
 
 @pytest.mark.parametrize("name", quick_one_in(2, DECODED))
-def test_removed_tokens_leave_no_trace(name: str) -> None:
-    model = get(name)
+def test_removed_tokens_do_not_affect_predictions(name: str) -> None:
+    model = get_model(name)
     past = decode(model, [5, 3])[2].past_key_values
     past.crop(-4)
     assert past.get_seq_length() == 4
-    check(name, *decode(model, [1, 5], past, 4)[:2], start=4)
+    check_decoding(name, *decode(model, [1, 5], past, 4)[:2], start=4)
     past.crop(0)
     assert past.get_seq_length() == LENGTH
     with pytest.raises(ValueError, match="minus the number of tokens to remove"):
@@ -106,31 +115,33 @@ def test_removed_tokens_leave_no_trace(name: str) -> None:
 
 @pytest.mark.parametrize("name", quick_one_in(5, DECODED))
 def test_rows_of_a_cache_can_be_selected_and_repeated(name: str) -> None:
-    model, order = get(name), torch.tensor([2, 0, 0, 1])
+    model, order = get_model(name), torch.tensor([2, 0, 0, 1])
     expected, ran_expected = run_whole(name)
     for method in ("reorder_cache", "batch_select_indices"):
         past = decode(model, [6])[2].past_key_values
         getattr(past, method)(order)
         logits, ran, _ = decode(model, [1, 3], past, 6, order)
         assert torch.equal(ran, ran_expected[order, 6:])
-        near(logits, expected[order, 6:])
+        check_close(logits, expected[order, 6:])
     past = decode(model, [6])[2].past_key_values
     past.batch_repeat_interleave(2)
-    twice = torch.tensor([0, 0, 1, 1, 2, 2])
-    near(decode(model, [4], past, 6, twice)[0], expected[twice, 6:])
+    repeated_rows = torch.tensor([0, 0, 1, 1, 2, 2])
+    check_close(decode(model, [4], past, 6, repeated_rows)[0], expected[repeated_rows, 6:])
 
 
-def test_an_emptied_cache_is_a_new_one() -> None:
-    model = get("expert selected")
+def test_a_reset_cache_equals_a_new_one() -> None:
+    model = get_model("expert selected")
     past = decode(model, [6])[2].past_key_values
     past.reset()
     assert past.get_seq_length() == 0
-    check("expert selected", *decode(model, [LENGTH], past)[:2])
+    check_decoding("expert selected", *decode(model, [LENGTH], past)[:2])
 
 
 @torch.no_grad()
 def test_skipped_tokens_have_no_keys_and_values() -> None:
-    model = small(**RECURSIONS | {"choice_bias": -50.0})  # the first recursion takes all tokens, no other takes any
+    model = build_routed(
+        **RECURSIONS | {"choice_bias": -50.0}
+    )  # the first recursion selects all tokens, the others none
     output = model(IDS, use_cache=True)
     past, layers = output.past_key_values, model.config.layer_order
     of_a_layer = 2 * 2 * 8 * 8  # keys and values of 2 heads, 8 wide, in float64
@@ -152,8 +163,8 @@ def generate_plainly(model: Any, ids: Tensor, number: int) -> Tensor:
 
 
 @pytest.mark.parametrize("name", quick_one_in(3, ["expert selected", "layers all", "token first"]))
-def test_texts_are_those_of_whole_passes(name: str) -> None:
-    model = get(name)
+def test_generated_texts_equal_those_without_a_cache(name: str) -> None:
+    model = get_model(name)
     expected = generate_plainly(model, IDS, 5)
     options: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
     assert torch.equal(model.generate(IDS, **options), expected)
@@ -164,26 +175,26 @@ def test_texts_are_those_of_whole_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", quick_one_in(3, ["expert selected", "token selected", "layers all"]))
-def test_beams_are_those_without_a_cache(name: str) -> None:
+def test_beams_equal_those_without_a_cache(name: str) -> None:
     options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 3, "attention_mask": LEFT}
-    texts = [get(name).generate(IDS * LEFT, use_cache=use_cache, **options) for use_cache in (True, False)]
+    texts = [get_model(name).generate(IDS * LEFT, use_cache=use_cache, **options) for use_cache in (True, False)]
     assert torch.equal(*texts)
 
 
 @pytest.mark.parametrize("name", ["expert first", "token all"])
 def test_drafts_of_another_model_change_no_text(name: str) -> None:
-    model, assistant = get(name), get("layers all")
+    model, assistant = get_model(name), get_model("layers all")
     expected = generate_plainly(model, IDS[:1], 6)
     assert torch.equal(model.generate(IDS[:1], max_new_tokens=6, assistant_model=assistant), expected)
 
 
-# ---- Work
+# ---- Compute
 
 
 @pytest.mark.parametrize("name", quick_one_in(5, DECODED))
 @torch.no_grad()
-def test_a_decoding_step_computes_the_chosen_tokens_alone(name: str) -> None:
-    model = get(name)
+def test_a_decoding_step_computes_only_selected_tokens(name: str) -> None:
+    model = get_model(name)
     past, spans, skipped = None, model.config.spans, 0
     for column in range(LENGTH):
         output = model(IDS[:1, column : column + 1], past_key_values=past, use_cache=True)
@@ -193,7 +204,7 @@ def test_a_decoding_step_computes_the_chosen_tokens_alone(name: str) -> None:
             runs = span.router is None or bool(ran[span.router])
             assert queries[number] == int(runs)
             stores_all = model.config.keys_and_values == "all" and span.router is not None
-            assert keys[number] == int(runs) + int(stores_all)  # those of all tokens are computed beside the layer
+            assert keys[number] == int(runs) + int(stores_all)  # keys of all tokens are computed outside of the layer
             assert (pairs[number] > 0) == runs
             skipped += not runs
     assert skipped
@@ -206,8 +217,8 @@ def test_a_decoding_step_computes_the_chosen_tokens_alone(name: str) -> None:
     ),
 )
 @torch.no_grad()
-def test_the_work_is_what_layers_compute(name: str) -> None:
-    model, counted = small(**ROUTERS[name]), [0]
+def test_macs_equal_what_layers_compute(name: str) -> None:
+    model, counted = build_routed(**ROUTERS[name]), [0]
 
     def count(layer: Any, inputs: Any) -> None:
         counted[0] += inputs[0].numel() // inputs[0].shape[-1] * layer.weight.numel()
@@ -226,15 +237,15 @@ def test_the_work_is_what_layers_compute(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in DECODED if name != "adapters"])
 @torch.no_grad()
-def test_pairs_are_those_with_the_keys_that_are_read(name: str) -> None:
-    """A rectangle may compute some more than are seen."""
-    model = get(name)
+def test_pairs_count_the_keys_that_are_read(name: str) -> None:
+    """Allow some computed pairs more than visible ones, because rows are rectangles."""
+    model = get_model(name)
     trace = model(IDS[:1]).trace
-    ran, everyone = trace.iterations_run[0], torch.ones(LENGTH, dtype=torch.bool)
+    ran, all_tokens = trace.iterations_run[0], torch.ones(LENGTH, dtype=torch.bool)
     for span, pairs in zip(model.config.spans, trace.execution.computed.pairs, strict=True):
-        queries = everyone if span.router is None else ran[:, span.router]
-        source = {"selected": queries, "all": everyone, "first": ran[:, 0]}[model.config.keys_and_values]
-        keys = everyone if span.router is None else source
+        queries = all_tokens if span.router is None else ran[:, span.router]
+        source = {"selected": queries, "all": all_tokens, "first": ran[:, 0]}[model.config.keys_and_values]
+        keys = all_tokens if span.router is None else source
         seen = int((keys.cumsum(0) * queries).sum())
         assert seen <= int(pairs) <= int(queries.sum()) * int(keys.sum())
         if model.config.keys_and_values == "selected":

@@ -1,4 +1,4 @@
-"""Choices of routers and their losses against closed forms."""
+"""Routing decisions and losses of routers against closed forms."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ BATCHES = st.integers(1, 9).flatmap(
 
 
 def split_batch(batch: list[list[tuple[int, bool]]]) -> tuple[Tensor, Tensor]:
-    """Scores, (B, T), and candidates, (B, T)."""
+    """Split pairs into scores, (B, T), and candidates, (B, T)."""
     scores = torch.tensor([[score for score, _ in row] for row in batch], dtype=torch.float64)
     return scores, torch.tensor([[is_candidate for _, is_candidate in row] for row in batch])
 
 
 @given(CAPACITIES, st.lists(st.integers(0, 30), min_size=1, max_size=5))
-def test_a_part_chooses_its_share_of_the_tokens_and_at_least_one(capacity: object, lengths: list[int]) -> None:
+def test_a_part_selects_its_capacity_and_at_least_one_token(capacity: object, lengths: list[int]) -> None:
     expected = [min(max(1, math.floor(capacity * length)), length) for length in lengths]  # type: ignore[operator]
     assert count_chosen(float(capacity), torch.tensor(lengths)).tolist() == expected  # type: ignore[arg-type]
 
@@ -50,7 +50,7 @@ def test_products_just_below_a_whole_number_are_not_rounded_down() -> None:
 
 
 @pytest.mark.parametrize("capacity", [0.001, 0.125, 0.3, 1 / 3, 0.57, 2 / 3, 0.7, 1.0])
-def test_long_rows_choose_what_exact_arithmetic_says(capacity: float) -> None:
+def test_capacities_of_long_rows_equal_exact_arithmetic(capacity: float) -> None:
     lengths = torch.cat([torch.arange(1, 20_000), torch.tensor([2**19 - 1])])
     exact = Fraction(capacity).limit_denominator(1000)
     expected = [max(1, math.floor(exact * length)) for length in lengths.tolist()]
@@ -61,13 +61,13 @@ def test_long_rows_choose_what_exact_arithmetic_says(capacity: float) -> None:
 def test_the_candidates_with_the_largest_scores_are_selected(batch: list[list[tuple[int, bool]]], data: st.DataObject):
     scores, candidates = split_batch(batch)
     counts = torch.tensor([data.draw(st.integers(0, scores.shape[1])) for _ in batch])
-    chosen = select_largest(scores, candidates, counts)
-    assert not bool((chosen & ~candidates).any())
-    assert torch.equal(chosen.sum(dim=1), counts.minimum(candidates.sum(dim=1)))
+    selected = select_largest(scores, candidates, counts)
+    assert not bool((selected & ~candidates).any())
+    assert torch.equal(selected.sum(dim=1), counts.minimum(candidates.sum(dim=1)))
     for row, count in enumerate(counts.tolist()):
         tokens = candidates[row].nonzero().flatten().tolist()
         best = sorted(tokens, key=lambda token: (-float(scores[row, token]), token))[:count]  # of ties, the first
-        assert chosen[row].nonzero().flatten().tolist() == sorted(best)
+        assert selected[row].nonzero().flatten().tolist() == sorted(best)
 
 
 @given(BATCHES, CAPACITIES, CAPACITIES)
@@ -77,15 +77,15 @@ def test_recursions_are_nested_and_rows_are_independent(
     scores, real = split_batch(batch)
     candidates = select_largest(scores, real, count_chosen(float(max(more, less)), real.sum(dim=1)))
     counts = count_chosen(float(min(more, less)), real.sum(dim=1))
-    chosen = select_largest(-scores, candidates, counts)
-    assert not bool((chosen & ~candidates).any())
-    assert torch.equal(chosen.sum(dim=1), counts)
+    selected = select_largest(-scores, candidates, counts)
+    assert not bool((selected & ~candidates).any())
+    assert torch.equal(selected.sum(dim=1), counts)
     for row in range(len(batch)):
         alone = select_largest(-scores[row : row + 1], candidates[row : row + 1], counts[row : row + 1])
-        assert torch.equal(alone[0], chosen[row])
+        assert torch.equal(alone[0], selected[row])
 
 
-def test_a_row_without_tokens_chooses_none_and_has_no_loss() -> None:
+def test_a_row_without_tokens_selects_none_and_has_no_loss() -> None:
     real = torch.tensor([[False, False], [True, False]])
     assert count_chosen(0.1, real.sum(dim=1)).tolist() == [0, 1]
     assert select_largest(torch.zeros(2, 2), real, count_chosen(1.0, real.sum(dim=1))).tolist() == real.tolist()
@@ -97,7 +97,7 @@ def test_a_row_without_tokens_chooses_none_and_has_no_loss() -> None:
 
 
 @pytest.mark.parametrize("logit", [-0.7, 0.0, 1.3])
-def test_a_hard_choice_has_the_gradient_of_its_probability(logit: float) -> None:
+def test_a_hard_decision_has_the_gradient_of_its_probability(logit: float) -> None:
     logits = torch.tensor([[logit, logit]], dtype=torch.float64, requires_grad=True)
     choice = pass_gradient(torch.tensor([[True, False]]), logits.sigmoid())
     torch.testing.assert_close(choice.detach(), torch.tensor([[1.0, 0.0]], dtype=torch.float64))
@@ -106,11 +106,11 @@ def test_a_hard_choice_has_the_gradient_of_its_probability(logit: float) -> None
     torch.testing.assert_close(logits.grad, torch.full((1, 2), sigmoid * (1 - sigmoid), dtype=torch.float64))
 
 
-def test_the_loss_of_a_choice_is_its_cross_entropy_over_the_candidates() -> None:
+def test_the_routing_loss_is_a_cross_entropy_over_candidates() -> None:
     logits = torch.tensor([[1.0, -2.0, 5.0], [0.5, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
-    chosen = torch.tensor([[True, False, False], [False, False, False]])
+    selected = torch.tensor([[True, False, False], [False, False, False]])
     candidates = torch.tensor([[True, True, False], [True, True, True]])
-    losses = choice_losses(logits, chosen, candidates)
+    losses = choice_losses(logits, selected, candidates)
     first = (math.log1p(math.exp(-1)) + math.log1p(math.exp(-2))) / 2
     second = (math.log1p(math.exp(0.5)) + 2 * math.log(2)) / 3
     torch.testing.assert_close(losses.detach().double(), torch.tensor([first, second], dtype=torch.float64))
@@ -119,7 +119,7 @@ def test_the_loss_of_a_choice_is_its_cross_entropy_over_the_candidates() -> None
     assert float(logits.grad[0, 2]) == 0
 
 
-def test_squared_logits_are_those_of_the_sum_of_exponentials() -> None:
+def test_the_z_loss_is_the_squared_log_sum_of_exponentials() -> None:
     candidates = torch.tensor([[True, True, False]])
     assert squared_logits(torch.tensor([[3.0, -1.0, 7.0]]), candidates).tolist() == [5]
     depths = torch.tensor([[[0.0, 0.0], [1.0, 1.0], [9.0, 9.0]]], dtype=torch.float64)
@@ -127,7 +127,7 @@ def test_squared_logits_are_those_of_the_sum_of_exponentials() -> None:
     torch.testing.assert_close(squared_logits(depths, candidates), torch.tensor([expected], dtype=torch.float64))
 
 
-def test_equal_loads_have_a_balance_of_one_and_one_depth_for_all_has_the_number_of_depths() -> None:
+def test_the_balance_loss_is_one_for_equal_loads_and_largest_for_one_depth() -> None:
     real = torch.ones(2, 3, dtype=torch.bool)
     depths = torch.tensor([[0, 1, 2], [2, 1, 0]])
     assert float(balance_loss(torch.full((2, 3, 3), 1 / 3), depths, real)) == pytest.approx(1)
