@@ -18,7 +18,7 @@ from adadepth.config.overrides import format_override
 from adadepth.runs.commands import format_resume_command
 from tests.advice_support import next_commands
 from tests.cli.support import Command
-from tests.training.support import stopped_early
+from tests.training.support import mark_interrupted
 
 # What a shell, Hydra's grammar, or both, read in another way than as letters of a name.
 ODD = "a (b), [c]=d #e 'f' \"g\" $h ü; *~{i} & j"
@@ -89,7 +89,7 @@ def test_the_continuation_that_a_stopped_run_names(
     python, script, *again = shlex.split(advice)
     assert (python, script) == ("python", "adadepth/run.py")
     command(*again).checked()
-    stopped_early(run)
+    mark_interrupted(run)
     command(*words_after("continue", said)).checked()
     assert json.loads((run / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
 

@@ -20,7 +20,7 @@ from adadepth.run import main
 from tests.configs.support import GLUE
 from tests.marks_support import mostly_slow
 from tests.models_support import small_ponder
-from tests.training.support import stopped_early
+from tests.training.support import mark_interrupted
 from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,7 +136,7 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     if any("latest" in argument for argument in arguments):
         shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
     if "resume=latest" in arguments:
-        stopped_early(next(tmp_path.glob("outputs/*/*")))
+        mark_interrupted(next(tmp_path.glob("outputs/*/*")))
     if "export.format=gguf" in arguments:
         pytest.importorskip("gguf")
         invoke(monkeypatch, *arguments)

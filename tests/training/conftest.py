@@ -1,4 +1,4 @@
-"""Runs whose files are read: the parts of a run that only cost time, and one checkpoint to start from."""
+"""Fixtures of training tests: shortened timing, and one pretrained checkpoint to start from."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.puzzles_support import drawn_once
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _briefly() -> Iterator[None]:
-    """Time once what a run times often, and draw the puzzles of a kind once."""
+def _shorten_runs() -> Iterator[None]:
+    """Skip repeated timing, and draw the puzzles of a kind only once."""
     with briefly_timed(), drawn_once():
         yield
 
 
 @pytest.fixture(scope="session")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of the first family with its tokenizer, as its own training would leave it."""
+    """Train a checkpoint of the first family with its tokenizer, and return its model folder."""
     folder = tmp_path_factory.mktemp("pretrained")
     with briefly_timed():
         tasks.run(

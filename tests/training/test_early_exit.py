@@ -1,4 +1,4 @@
-"""Early-exit models as runs: on text, on pointers, and a pretrained encoder; exits are studied and fitted."""
+"""Runs of early-exit models on text, pointers and a pretrained encoder: exits are trained, studied and fitted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
-from tests.training.support import assert_same_end, interrupted_after
+from tests.training.support import assert_same_end, copy_interrupted_run
 from tests.unit.models.early_exit.early_exit_support import small
 
 QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
@@ -117,7 +117,7 @@ def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_rules(tmp_path: Path) -> None:
-    """EE-Tuning: what is trained are the early exits, so the last exit stays the network of transformers."""
+    """Train as EE-Tuning does: only the early exits learn, so the last exit stays the network of transformers."""
     small(EarlyExitForTokenClassification, "bert", vocab_size=300)._build_stock().base_model.save_pretrained(tmp_path)
     table = tmp_path / "reviews.csv"
     lines = [
@@ -149,7 +149,7 @@ NEW_TOKENIZER = ("tokenizer.path=null", "tokenizer.vocab_size=300")
 
 
 def _save_stock(folder: Path) -> str:
-    """A Llama of transformers on disk."""
+    """Save a Llama of transformers."""
     small(vocab_size=300)._build_stock().save_pretrained(folder)
     return f"model.pretrained={folder}"
 
@@ -189,7 +189,7 @@ def test_exits_without_their_network_resume_predict_and_are_left_out(tmp_path: P
     run = folder_of_run(tmp_path / "runs", *command)
     checkpoint = run / "checkpoints" / "checkpoint-2"
     assert _list_stored(checkpoint) == _list_stored(run / "model")
-    stopped = interrupted_after(2, run, tmp_path / "copy")
+    stopped = copy_interrupted_run(2, run, tmp_path / "copy")
     assert execute(f"resume={stopped}") == 0
     assert_same_end(stopped, run)
     again = folder_of_run(tmp_path / "again", *RETROFIT, f"model.pretrained={run / 'model'}", "model.save_base=false")
@@ -210,7 +210,7 @@ def test_exits_without_their_network_resume_predict_and_are_left_out(tmp_path: P
 
 
 def _score_by_hand(model: EarlyExitForTokenClassification, data: RunData, rule: str) -> tuple[float, float]:
-    """Accuracy and mean depth over the tokens of the half on which budgets are scored, one sequence after the other."""
+    """Return accuracy and mean depth over the tokens of the half that scores budgets, one sequence at a time."""
     right, depths = [], []
     for row in np.random.default_rng(0).permutation(16)[8:]:
         batch = data.collate([data.evaluation["inside"][int(row)]])
@@ -224,8 +224,8 @@ def _score_by_hand(model: EarlyExitForTokenClassification, data: RunData, rule: 
 
 
 @pytest.mark.slow
-def test_an_adopted_rule_changes_no_row_of_the_model_as_trained(tmp_path: Path) -> None:
-    """A budget after it fits the exit rule of the checkpoint, and names it."""
+def test_an_adopted_rule_keeps_the_results_of_the_trained_model(tmp_path: Path) -> None:
+    """Check the order: a budget after adoption fits the exit rule of the checkpoint, and names it."""
     root = ("--config-name", "exit_hops", "debug=default", "dataset.max_evaluation_examples=16", *QUICK)
     trained = folder_of_run(tmp_path / "trained", *root, "model.exit_rule=confidence:0.99")
     rules = ("exit_rules=[fixed:1,margin:0.02]", "budget.targets=[2]", "adopt_rule=true")

@@ -27,12 +27,14 @@ ROOT = (
 
 
 @pytest.fixture(autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _install_extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 
-def test_it_is_fitted_compared_saved_and_used_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_learned_exit_rule_is_fitted_compared_saved_and_reused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained = folder_of_run(tmp_path / "trained", *ROOT)
     evaluate = ("mode=evaluate", f"checkpoint={trained}")
     run = folder_of_run(tmp_path / "studied", *ROOT, *evaluate, "exit_rules=[agreement,margin:0.02]", "adopt_rule=true")

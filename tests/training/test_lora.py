@@ -1,4 +1,4 @@
-"""Low-rank adapters in runs: what trains, what is saved, and what reads it."""
+"""Low-rank adapters in runs: what trains, what is saved, and which readers load it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.training.lora import add_adapters, list_trained_modules, merge_ada
 from tests.marks_support import quick_one_in
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
-from tests.training.support import assert_same_end, interrupted_after
+from tests.training.support import assert_same_end, copy_interrupted_run
 from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, draw_weights
 from tests.unit.models.early_exit.early_exit_support import small as small_exits
 from tests.unit.models.every_model_support import BUILD, step_of
@@ -43,7 +43,7 @@ PARAMS = [QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in CASES 
 
 @pytest.fixture(scope="module", params=PARAMS)
 def runs(request, tmp_path_factory) -> tuple[str, tuple[str, ...], Path, Path]:
-    """The class of a model, the command of its runs, a pretrained run, and one with adapters on it."""
+    """Return the class of a model, the command of its runs, a pretrained run, and one with adapters on it."""
     folder, command = tmp_path_factory.mktemp("lora"), ("--config-name", *CASES[request.param], *SMALL)
     base = folder_of_run(folder / "base", *command)
     command = (*command, f"model.pretrained={base / 'model'}", f"tokenizer.path={base / 'model'}", *LORA)
@@ -91,7 +91,7 @@ def test_a_run_is_evaluated_as_it_ended_and_resumes_bit_for_bit(runs, tmp_path):
     metric = "eval/loss"
     ends = [read_record(folder)["final_metrics"][metric] for folder in (run, evaluated)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-6)
-    stopped = interrupted_after(2, run, tmp_path)
+    stopped = copy_interrupted_run(2, run, tmp_path)
     shutil.rmtree(stopped / "adapter")
     assert execute(f"resume={stopped}") == 0
     assert_same_end(stopped, run)
@@ -103,7 +103,7 @@ def test_a_run_is_evaluated_as_it_ended_and_resumes_bit_for_bit(runs, tmp_path):
     "name", quick_one_in(3, [name for name in BUILD if name not in ("mixture", "supernet", "act choices")])
 )
 def test_every_adapter_learns_and_merging_changes_nothing(name):
-    """A layer that some kernel multiplied without its adapter would have no gradient."""
+    """Check gradients: a layer that some kernel multiplied without its adapter would have none."""
     torch.manual_seed(0)
     model = BUILD[name]()
     add_adapters(model, LoraConfig(rank=2))
@@ -143,8 +143,8 @@ EXITS = [
 
 @pytest.mark.parametrize("head", ["words", "texts"])
 @pytest.mark.parametrize(("trains", "fields"), EXITS)
-def test_adapters_and_exits_learn_and_peft_puts_them_on_the_base(trains, fields, head, tmp_path):
-    """With `trains=exits`, the adapters are those of the exits, and the network stays as it is."""
+def test_adapters_and_exits_learn_and_peft_loads_them_on_the_base(trains, fields, head, tmp_path):
+    """Train with `trains=exits`: the adapters are those of the exits, and the network stays as it is."""
     model_class, more, labels = HEADS[head]
     stock = draw_weights(small_exits(model_class, **more)._build_stock())
     stock.save_pretrained(tmp_path / "base")
@@ -208,7 +208,7 @@ def test_modules_of_a_frozen_network_are_refused(settings, message):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trains", ["all", "exits"])
-def test_adapters_and_exits_of_a_run(trains, tmp_path):
+def test_a_run_saves_adapters_and_exits(trains, tmp_path):
     draw_weights(small_exits(vocab_size=300)._build_stock()).save_pretrained(tmp_path / "base")
     command = (
         "--config-name", "exit_retrofit", f"model.pretrained={tmp_path / 'base'}", "model.exit_layers=[1,3]",
@@ -226,14 +226,14 @@ def test_adapters_and_exits_of_a_run(trains, tmp_path):
     evaluated = folder_of_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
     ends = [read_record(folder)["final_metrics"]["eval/loss"] for folder in (run, evaluated)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-6)
-    stopped = interrupted_after(2, run, tmp_path / "copy")
+    stopped = copy_interrupted_run(2, run, tmp_path / "copy")
     shutil.rmtree(stopped / "adapter")
     assert execute(f"resume={stopped}") == 0
     assert_same_end(stopped, run)
 
 
 def test_adapters_of_named_matrices_are_saved(tmp_path):
-    """The names of the settings fit the layers before they have adapters."""
+    """Check names of the settings, which fit the layers before they have adapters."""
     model, settings = BUILD["albert"](), LoraConfig(rank=2, target_modules=["query"])
     add_adapters(model, settings)
     save_adapter(model, settings, tmp_path / "adapter")
@@ -256,7 +256,7 @@ def test_adapters_of_named_matrices_are_saved(tmp_path):
          r"^trainer.lora.modules_to_save: the model has no 'head'"),
     ],
 )  # fmt: skip
-def test_names_that_fit_nothing_are_refused(name, settings, message):
+def test_target_names_without_a_match_are_refused(name, settings, message):
     with pytest.raises(ConfigError, match=message):
         add_adapters((BUILD | TIED)[name](), settings)
 
@@ -266,7 +266,7 @@ def test_names_that_fit_nothing_are_refused(name, settings, message):
     [("looped tied", "lm_head"), ("looped tied", "embed_tokens"), ("act pretraining", "predictions")],
 )
 def test_modules_that_share_a_matrix_are_saved_together(name, module, tmp_path):
-    """Otherwise PEFT adds the adapter to a base whose other matrix is as it was."""
+    """Check both modules: PEFT would otherwise add the adapter to a base whose other matrix is unchanged."""
     model, settings = (BUILD | TIED)[name](), LoraConfig(rank=2, modules_to_save=[module])
     model.eval().save_pretrained(tmp_path / "base")
     add_adapters(model, settings)
@@ -284,7 +284,7 @@ def test_modules_that_share_a_matrix_are_saved_together(name, module, tmp_path):
 
 
 def test_heads_that_share_a_weight_are_saved(tmp_path):
-    """As the bias of a head for masked words and that of its matrix."""
+    """Check a head for masked words whose bias is also that of its matrix."""
     model, settings = BUILD["albert"](), LoraConfig(rank=2)
     add_adapters(model, settings)
     head = model.get_submodule(list_trained_modules(model, settings, [])[0])
@@ -300,7 +300,7 @@ def test_a_frozen_model_is_refused():
         add_adapters(model, LoraConfig(rank=2))
 
 
-def test_a_head_of_an_exit_that_is_no_tied_layer_is_added_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+def test_an_untied_exit_head_is_added_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
     model = small_exits(exit_heads="own", trains="exits", tie_word_embeddings=True)
     weights = [weight.data_ptr() for weight in model.get_input_embeddings().parameters()]
     add_adapters(model, LoraConfig(rank=2))

@@ -1,4 +1,4 @@
-"""`trainer.profiler=true` changes nothing that is learned, and writes a trace."""
+"""The profiler `trainer.profiler=true`, which changes no training and writes a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routed models as runs: on text, on pointers, and a frozen pretrained decoder; depth is fitted, runs are resumed."""
+"""Routed models as runs: on text, on pointers, and on a frozen pretrained decoder; depth is fitted, runs resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from adadepth import RoutedForCausalLM
 from tests.runs_support import folder_of_run, read
 from tests.toy_support import execute
-from tests.training.support import assert_same_end, interrupted_after
+from tests.training.support import assert_same_end, copy_interrupted_run
 
 QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
 TEXT = ("--config-name", "mor_tiny", "debug=default", "model.hidden_size=16")
@@ -39,11 +39,11 @@ def test_a_language_model_is_trained_reported_and_fitted(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("router", [(), ("model.router=token", "model.balance=bias", "model.bias_step=0.1")])
-def test_a_run_goes_on_bit_for_bit(router: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_run_resumes_bit_for_bit(router: tuple[str, ...], tmp_path: Path) -> None:
     steps = ("trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
              "trainer.load_best_model_at_end=false", "trainer.save_total_limit=null")  # fmt: skip
     whole = folder_of_run(tmp_path / "whole", *TEXT, *router, *steps, *QUICK)
-    stopped = interrupted_after(2, whole, tmp_path / "stopped")
+    stopped = copy_interrupted_run(2, whole, tmp_path / "stopped")
     assert execute(*TEXT, *router, *steps, *QUICK, f"resume={stopped}") == 0
     assert_same_end(stopped, whole)
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
-from tests.training.processes_support import free_port
+from tests.training.processes_support import find_free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,7 +29,7 @@ pytestmark = [
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
     """Run llama.cpp's server for the file of a folder, and yield its address."""
-    port = free_port()
+    port = find_free_port()
     url = f"http://127.0.0.1:{port}/v1"
     command = [sys.executable, "-m", "llama_cpp.server", "--model", str(folder / "model.gguf"), "--port", port]
     with (folder / "server.log").open("w") as log:
