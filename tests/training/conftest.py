@@ -9,14 +9,14 @@ import pytest
 
 from adadepth import tasks
 from tests.configs.support import configured
-from tests.figures_support import briefly_timed
-from tests.puzzles_support import drawn_once
+from tests.figures_support import shorten_runs
+from tests.puzzles_support import cache_generated_data
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _shorten_runs() -> Iterator[None]:
     """Skip repeated timing, and draw the puzzles of a kind only once."""
-    with briefly_timed(), drawn_once():
+    with shorten_runs(), cache_generated_data():
         yield
 
 
@@ -24,7 +24,7 @@ def _shorten_runs() -> Iterator[None]:
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train a checkpoint of the first family with its tokenizer, and return its model folder."""
     folder = tmp_path_factory.mktemp("pretrained")
-    with briefly_timed():
+    with shorten_runs():
         tasks.run(
             configured(
                 "act_tiny", "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true",

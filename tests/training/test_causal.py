@@ -14,7 +14,7 @@ from adadepth import LoopedForCausalLM
 from adadepth.tasks import exit_study
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
-from tests.runs_support import folder_of_run, read
+from tests.runs_support import execute_run, read_json
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
 
@@ -41,17 +41,17 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def trained_run(text: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return folder_of_run(tmp_path_factory.mktemp("trained"), *ROOT, *text)
+    return execute_run(tmp_path_factory.mktemp("trained"), *ROOT, *text)
 
 
 @pytest.mark.slow
 def test_a_run_logs_the_loss_of_every_loop(trained_run: Path) -> None:
-    record = read(trained_run / "run.json")
+    record = read_json(trained_run / "run.json")
     metrics = record["final_metrics"]
     assert record["status"] == "finished"
     assert metrics["eval/perplexity"] == pytest.approx(math.exp(metrics["eval/loss"]))
     assert metrics["eval/lm_loss_step_3"] == pytest.approx(metrics["eval/loss"])
-    exits = read(trained_run / "exits.json")["sets"]["held_out"]
+    exits = read_json(trained_run / "exits.json")["sets"]["held_out"]
     assert [row["loss"] for row in exits["steps"]] == [metrics[f"eval/lm_loss_step_{loop}"] for loop in (1, 2, 3)]
     summary = record["data"]["evaluation"]
     assert exits["n"] == summary["tokens_used"]
@@ -64,7 +64,7 @@ def test_a_run_logs_the_loss_of_every_loop(trained_run: Path) -> None:
 @pytest.mark.slow
 def test_a_stopped_run_ends_as_the_whole_one(trained_run: Path, text: tuple[str, ...], tmp_path: Path) -> None:
     """Check a resume within an epoch bit for bit, where texts draw their loops and the mean of these grows."""
-    assert 2 * 8 < read(trained_run / "run.json")["data"]["train"]["blocks"] < 4 * 8
+    assert 2 * 8 < read_json(trained_run / "run.json")["data"]["train"]["blocks"] < 4 * 8
     stopped = copy_interrupted_run(2, trained_run, tmp_path)
     assert execute(*ROOT, *text, f"resume={stopped}") == 0
     assert_same_end(stopped, trained_run)
@@ -78,7 +78,7 @@ def test_a_stopped_run_of_two_states_ends_as_the_whole_one(text: tuple[str, ...]
         "model.injection=none", "model.train_loops=fixed", "model.backprop_loops=null", "model.loop_curriculum=none",
         "model.curriculum_share=0.5", "model.embedding_scale=50", "trainer.max_steps=4",
     )  # fmt: skip
-    whole = folder_of_run(tmp_path / "whole", *ROOT, *two_states)
+    whole = execute_run(tmp_path / "whole", *ROOT, *two_states)
     stopped = copy_interrupted_run(2, whole, tmp_path)
     assert execute(*ROOT, *two_states, f"resume={stopped}") == 0
     assert_same_end(stopped, whole)
@@ -92,7 +92,7 @@ def test_a_stopped_run_of_random_schedules_ends_as_the_whole_one(text: tuple[str
         *text, "model.objective=elastic", "model.loop_conditioning=time", "model.train_loops=fixed",
         "model.loop_curriculum=none", "model.curriculum_share=0.5", "trainer.max_steps=4",
     )  # fmt: skip
-    whole = folder_of_run(tmp_path / "whole", *ROOT, *elastic)
+    whole = execute_run(tmp_path / "whole", *ROOT, *elastic)
     stopped = copy_interrupted_run(2, whole, tmp_path)
     assert execute(*ROOT, *elastic, f"resume={stopped}") == 0
     assert_same_end(stopped, whole)
@@ -107,14 +107,14 @@ def test_exit_rules_are_studied_beyond_the_trained_loops(
     settings = ("mode=evaluate", f"checkpoint={trained_run}", "model.num_loops=5", "model.exit_rule=patience:1")
     studied = ("exit_rules=[patience:1,fixed:3,margin:0.01]", "adopt_rule=true", "budget.targets=[3]")
     studied = (*studied, "score_halves=true")
-    run = folder_of_run(tmp_path, *ROOT, *text, *settings, *studied)
-    exits = read(run / "exits.json")["sets"]["held_out"]
-    before = read(trained_run / "exits.json")["sets"]["held_out"]
+    run = execute_run(tmp_path, *ROOT, *text, *settings, *studied)
+    exits = read_json(run / "exits.json")["sets"]["held_out"]
+    before = read_json(trained_run / "exits.json")["sets"]["held_out"]
     assert [row["loss"] for row in exits["steps"]][:3] == pytest.approx([row["loss"] for row in before["steps"]])
     assert exits["max_steps"] == 5
     assert 1 <= exits["exit"]["mean"] < 5
     assert sum(row["n"] for row in exits["steps"]) == exits["n"] == before["n"]
-    study = read(run / "exit_rules.json")["sets"]["held_out"]
+    study = read_json(run / "exit_rules.json")["sets"]["held_out"]
     rows = {row["rule"]: row for row in study["rows"]}
     assert study["n"] == study["drawn_of"] == exits["n"]
     assert rows["patience:1"]["quality"]["loss"] == pytest.approx(exits["exit"]["loss"])
@@ -122,8 +122,8 @@ def test_exit_rules_are_studied_beyond_the_trained_loops(
     for loops in (3, 5):
         assert rows[f"fixed:{loops}"]["quality"]["loss"] == pytest.approx(exits["steps"][loops - 1]["loss"])
     assert rows["margin:0.01"]["seconds"].keys() == {"1", "8"}
-    assert read(run / "model" / "config.json")["exit_rule"] == study["advice"]["rule"]["rule"]
-    fitted = read(run / "budgets.json")["rows"]
+    assert read_json(run / "model" / "config.json")["exit_rule"] == study["advice"]["rule"]["rule"]
+    fitted = read_json(run / "budgets.json")["rows"]
     assert 1 < fitted[1]["mean"] < 5
     assert fitted[0]["metrics"]["lm_loss_step_1"] == fitted[1]["metrics"]["lm_loss_step_1"]
     # All tokens are recorded, so exit rules are selected and scored on the halves of budgets.
@@ -140,11 +140,11 @@ def test_exit_rules_are_studied_beyond_the_trained_loops(
 @pytest.mark.slow
 def test_a_trained_model_is_fitted_to_a_budget(text: tuple[str, ...], tmp_path: Path) -> None:
     settings = ("budget.target=2", "model.exit_rule=margin:0.5")
-    run = folder_of_run(tmp_path, *ROOT, *text, "dataset.evaluation_fraction=0.5", *settings)
-    fitted = read(run / "budgets.json")["rows"][-1]
+    run = execute_run(tmp_path, *ROOT, *text, "dataset.evaluation_fraction=0.5", *settings)
+    fitted = read_json(run / "budgets.json")["rows"][-1]
     assert fitted["fit"]["depth"] == pytest.approx(2, abs=0.2)  # on the half that it is fitted on
-    assert read(run / "run.json")["final_metrics"]["budget/measured"] == fitted["mean"]
-    assert read(run / "model" / "config.json")["exit_rule"].startswith("margin:")
+    assert read_json(run / "run.json")["final_metrics"]["budget/measured"] == fitted["mean"]
+    assert read_json(run / "model" / "config.json")["exit_rule"].startswith("margin:")
 
 
 @pytest.mark.parametrize(("root", "overrides", "message"), quick_one_in(3, [
@@ -182,11 +182,11 @@ def test_a_pretrained_decoder_is_looped_and_trained(text: tuple[str, ...], tmp_p
         "model.num_loops=3",
         "trainer.learning_rate=1e-30",
     )
-    run = folder_of_run(tmp_path / "runs", "--config-name", "loop_retrofit", *data_overrides, *parts)
+    run = execute_run(tmp_path / "runs", "--config-name", "loop_retrofit", *data_overrides, *parts)
     model = LoopedForCausalLM.from_pretrained(run / "model")
     decoder.model.layers = decoder.model.layers[:1] + decoder.model.layers[2:]
     decoder.config.num_hidden_layers = 3
     ids = torch.tensor([tokenizer("line 3 of it")["input_ids"]])
     with torch.no_grad():
         assert torch.allclose(model(ids, num_loops=1).logits, decoder(ids, use_cache=False).logits, atol=1e-6)
-    assert len(read(run / "exits.json")["sets"]["held_out"]["steps"]) == 3
+    assert len(read_json(run / "exits.json")["sets"]["held_out"]["steps"]) == 3

@@ -18,7 +18,7 @@ from adadepth.config.data import ChatConfig
 from adadepth.data.streams.conversations import load_conversations, pack_lengths
 from adadepth.data.streams.tokenizer import load_stream_tokenizer
 from adadepth.errors import DataError
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
 from tests.unit.models.looped.looped_support import small
@@ -184,7 +184,7 @@ def test_a_tokenizer_needs_a_template_that_only_appends(folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", ["false", "true"])
 def test_a_run_on_conversations_resumes_bit_for_bit(folder, tmp_path, packing):
-    run = folder_of_run(
+    run = execute_run(
         tmp_path / "whole", "--config-name", "loop_tiny", "debug=default", "dataset=conversations",
         f"dataset.path={folder / 'chat.jsonl'}", f"tokenizer.path={folder / 'words'}", f"dataset.packing={packing}",
         "dataset.sequence_length=128",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.marks_support import quick_one_in
-from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
+from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, install_toy_family
 
 MODELING = Path("adadepth_router") / "modeling.py"
 HEAD, BASE = "RouterForTokenClassification", "RouterPreTrainedModel"
@@ -28,7 +28,7 @@ def install_modeling(folder: Path, source: str) -> Iterator[None]:
     (victim / MODELING).write_text(source, encoding="utf-8")
     (folder / "site").mkdir()
     _forget_modules()
-    with toy_family_installed(folder / "site", victim):
+    with install_toy_family(folder / "site", victim):
         yield
     _forget_modules()
 

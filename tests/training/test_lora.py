@@ -15,7 +15,7 @@ from adadepth.errors import ConfigError
 from adadepth.runs.directory import read_record
 from adadepth.training.lora import add_adapters, list_trained_modules, merge_adapters, save_adapter
 from tests.marks_support import quick_one_in
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
 from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, draw_weights
@@ -45,9 +45,9 @@ PARAMS = [QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in CASES 
 def runs(request, tmp_path_factory) -> tuple[str, tuple[str, ...], Path, Path]:
     """Return the class of a model, the command of its runs, a pretrained run, and one with adapters on it."""
     folder, command = tmp_path_factory.mktemp("lora"), ("--config-name", *CASES[request.param], *SMALL)
-    base = folder_of_run(folder / "base", *command)
+    base = execute_run(folder / "base", *command)
     command = (*command, f"model.pretrained={base / 'model'}", f"tokenizer.path={base / 'model'}", *LORA)
-    return request.param, command, base, folder_of_run(folder / "adapted", *command)
+    return request.param, command, base, execute_run(folder / "adapted", *command)
 
 
 def load(name: str, folder: Path):
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_read_with_its_adapters(runs):
 @pytest.mark.slow
 def test_a_run_is_evaluated_as_it_ended_and_resumes_bit_for_bit(runs, tmp_path):
     _, command, _, run = runs
-    evaluated = folder_of_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
+    evaluated = execute_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
     metric = "eval/loss"
     ends = [read_record(folder)["final_metrics"][metric] for folder in (run, evaluated)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-6)
@@ -215,7 +215,7 @@ def test_a_run_saves_adapters_and_exits(trains, tmp_path):
         "tokenizer.path=null", "tokenizer.vocab_size=300", f"model.trains={trains}", "matched_baseline=false",
         *SMALL, *LORA,
     )  # fmt: skip
-    run = folder_of_run(tmp_path / "runs", *command)
+    run = execute_run(tmp_path / "runs", *command)
     options = {"exit_layers": [1, 3], "exit_heads": "own", "trains": trains}
     base = adadepth.add_exits(str(tmp_path / "base"), **options)
     merged = peft.PeftModel.from_pretrained(base, run / "adapter").merge_and_unload().state_dict()
@@ -223,7 +223,7 @@ def test_a_run_saves_adapters_and_exits(trains, tmp_path):
     for weights in (merged, load("EarlyExitForCausalLM", last).state_dict()):
         for name, weight in load("EarlyExitForCausalLM", run / "model").state_dict().items():
             torch.testing.assert_close(weights[name], weight, rtol=1e-5, atol=1e-6)
-    evaluated = folder_of_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
+    evaluated = execute_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
     ends = [read_record(folder)["final_metrics"]["eval/loss"] for folder in (run, evaluated)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-6)
     stopped = copy_interrupted_run(2, run, tmp_path / "copy")

@@ -12,7 +12,7 @@ import torch
 from adadepth.report.run_files import EXITS, MATCHED_BASELINE, read_run
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from tests.marks_support import quick_one_in
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.training.support import build_tiny_config, build_tiny_trainer
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "labels", "sentence_order_label")
@@ -93,7 +93,7 @@ def test_a_pretraining_is_compared_by_the_metrics_of_its_evaluation(
 @pytest.mark.parametrize("name", ["ponder_tiny", "ponder_parity", "trm_tiny", "loop_hops", "loop_tiny", "act_hops"])
 def test_runs_of_every_kind_compare_their_own_depth(name: str, tmp_path: Path) -> None:
     lengths = [f"trainer.{key}=40" for key in ("max_steps", "eval_steps", "save_steps")]
-    run = folder_of_run(tmp_path, "--config-name", name, "debug=default", "matched_baseline=true", *lengths)
+    run = execute_run(tmp_path, "--config-name", name, "debug=default", "matched_baseline=true", *lengths)
     files = read_run(run)
     ((evaluated, one),) = files.of(MATCHED_BASELINE)["sets"].items()
     assert files.run["verdict"]["worth"]["answer"] != "unknown"
@@ -111,7 +111,7 @@ def test_runs_of_every_kind_compare_their_own_depth(name: str, tmp_path: Path) -
 @pytest.mark.slow  # a run
 def test_adalayers_trains_the_last_layer_and_leaves_no_checkpoint(tmp_path: Path) -> None:
     lengths = [f"trainer.{key}=60" for key in ("max_steps", "eval_steps", "save_steps")]
-    run = folder_of_run(tmp_path, "--config-name", "adalayers_tiny", "debug=default", "matched_baseline=true", *lengths)
+    run = execute_run(tmp_path, "--config-name", "adalayers_tiny", "debug=default", "matched_baseline=true", *lengths)
     baseline = read_run(run).of(MATCHED_BASELINE)
     if "left_out" not in baseline:  # the setting up alone may take longer than half of so short a training
         (network,) = baseline["networks"]

@@ -18,7 +18,7 @@ from adadepth.errors import ConfigError
 from adadepth.runs.hub import open_repository, push
 from adadepth.runs.model_card import write_card, write_layout_card
 from tests.configs.support import configured
-from tests.hub_support import Hub, local_hub
+from tests.hub_support import Hub, serve_hub
 from tests.models_support import small_config
 from tests.unit.models.early_exit.early_exit_support import small
 
@@ -27,7 +27,7 @@ TINY = ("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", "model.exit
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with local_hub(monkeypatch) as server:
+    with serve_hub(monkeypatch) as server:
         yield server
 
 
@@ -35,7 +35,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def uploaded_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hub]:
     """Return the folder of a run that uploaded its model, and the hub that has it."""
     output = tmp_path_factory.mktemp("output")
-    with pytest.MonkeyPatch.context() as patch, local_hub(patch) as server:
+    with pytest.MonkeyPatch.context() as patch, serve_hub(patch) as server:
         config = configured(
             *TINY, f"output_dir={output}", "trainer.push_to_hub=true", "trainer.hub_model_id=us/pondering",
             "trainer.hub_private_repo=true",

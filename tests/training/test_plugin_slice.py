@@ -17,8 +17,8 @@ import pytest
 from tests.marks_support import quick_one_in
 from tests.pages_support import check_costs
 from tests.plugins_support import package_on_path
-from tests.runs_support import folder_of_run, logged, read
-from tests.toy_support import execute, toy_family_installed
+from tests.runs_support import execute_run, read_json, read_logged
+from tests.toy_support import execute, install_toy_family
 from tests.training.support import mark_interrupted
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def _install_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     site = tmp_path_factory.mktemp("site")
     with (
         package_on_path(site, project["name"], project["entry-points"], PLUGIN),
-        toy_family_installed(tmp_path_factory.mktemp("router")),
+        install_toy_family(tmp_path_factory.mktemp("router")),
     ):
         yield
 
@@ -55,23 +55,27 @@ FEW = (
 @pytest.fixture(scope="module")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train a run with every step saved."""
-    return folder_of_run(tmp_path_factory.mktemp("trained"), *ROOT, *SMALL)
+    return execute_run(tmp_path_factory.mktemp("trained"), *ROOT, *SMALL)
 
 
 @pytest.mark.slow
 def test_the_scorer_and_the_regime_of_the_package_take_part(trained_run: Path) -> None:
-    metrics = read(trained_run / "run.json")["final_metrics"]
+    metrics = read_json(trained_run / "run.json")["final_metrics"]
     assert 0 <= metrics["eval/whole_accuracy"] <= metrics["eval/token_accuracy"] <= 1
-    losses = [logged(trained_run, f"train/{name}") for name in ("loss", "task_loss", "router_loss", "deep_loss")]
+    losses = [read_logged(trained_run, f"train/{name}") for name in ("loss", "task_loss", "router_loss", "deep_loss")]
     for total, *parts in zip(*losses, strict=True):
         assert total == pytest.approx(sum(parts), abs=2e-4)
-    assert logged(trained_run, "train/stressed_depth")[-1] == read(trained_run / "brackets.json")["reached"][-1][1] > 1
+    assert (
+        read_logged(trained_run, "train/stressed_depth")[-1]
+        == read_json(trained_run / "brackets.json")["reached"][-1][1]
+        > 1
+    )
 
 
 @pytest.mark.slow
 def test_compute_is_measured_and_the_section_is_in_the_report(trained_run: Path, tmp_path: Path) -> None:
     check_costs(trained_run)
-    assert 0 < read(trained_run / "halting.json")["cost"]["adaptive_over_full"] < 1
+    assert 0 < read_json(trained_run / "halting.json")["cost"]["adaptive_over_full"] < 1
     page = (trained_run / "report.html").read_text(encoding="utf-8")
     assert page.index("Depths of brackets") < page.index("Losses")
     assert "brackets.json" in page.partition("Written by adadepth from")[2], "the file is named among those read"
@@ -92,24 +96,24 @@ def test_an_interrupted_run_resumes_bit_for_bit(trained_run: Path, tmp_path: Pat
     assert execute(*ROOT, *SMALL, f"resume={mark_interrupted(stopped)}") == 0
     weights = [path / "model" / "model.safetensors" for path in (trained_run, stopped)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert logged(stopped, "train/stressed_depth")[-4:] == logged(trained_run, "train/stressed_depth")[-4:]
+    assert read_logged(stopped, "train/stressed_depth")[-4:] == read_logged(trained_run, "train/stressed_depth")[-4:]
     state = json.loads((stopped / "checkpoints" / "checkpoint-4" / "brackets.json").read_text(encoding="utf-8"))
-    assert read(stopped / "brackets.json")["reached"][: len(state["reached"])] == state["reached"]
+    assert read_json(stopped / "brackets.json")["reached"][: len(state["reached"])] == state["reached"]
 
 
 @pytest.mark.slow
 def test_a_checkpoint_is_evaluated_under_exit_rules_and_depth_targets(trained_run: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,fixed:2]"
     settings = ("mode=evaluate", f"checkpoint={trained_run}", rules, "budget.targets=[2]")
-    directory = folder_of_run(tmp_path, *ROOT, *DATA, *settings)
-    (row,) = [row for row in read(directory / "budgets.json")["rows"] if row["target"] == 2]
+    directory = execute_run(tmp_path, *ROOT, *DATA, *settings)
+    (row,) = [row for row in read_json(directory / "budgets.json")["rows"] if row["target"] == 2]
     assert row["mean"] == pytest.approx(2, rel=0.15)
-    assert "nested" in read(directory / "exit_rules.json")["sets"]
-    assert "eval/whole_accuracy" in read(directory / "run.json")["final_metrics"]
+    assert "nested" in read_json(directory / "exit_rules.json")["sets"]
+    assert "eval/whole_accuracy" in read_json(directory / "run.json")["final_metrics"]
 
 
 def test_the_family_of_the_package_is_trained_measured_reported_and_resumed(tmp_path: Path) -> None:
-    run = folder_of_run(tmp_path / "whole", *COUNTER, *FEW)
+    run = execute_run(tmp_path / "whole", *COUNTER, *FEW)
     check_costs(run)
     assert (run / "report.html").read_text(encoding="utf-8").count("counter") > 0
     stopped = tmp_path / "stopped" / "brackets" / run.name
@@ -124,13 +128,13 @@ def test_the_family_of_the_package_is_trained_measured_reported_and_resumed(tmp_
 @pytest.mark.slow
 def test_a_budget_holds_and_fits_the_family_of_the_package(tmp_path: Path) -> None:
     steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.logging_steps=50")
-    directory = folder_of_run(tmp_path, *COUNTER, *FEW, *steps, "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
-    assert logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.4)
+    directory = execute_run(tmp_path, *COUNTER, *FEW, *steps, "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
+    assert read_logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.4)
     settings = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1]")
-    evaluation = folder_of_run(tmp_path / "set", *COUNTER, *DATA, *settings)
-    (row,) = [row for row in read(evaluation / "budgets.json")["rows"] if row["target"] == 1]
+    evaluation = execute_run(tmp_path / "set", *COUNTER, *DATA, *settings)
+    (row,) = [row for row in read_json(evaluation / "budgets.json")["rows"] if row["target"] == 1]
     assert row["mean"] == pytest.approx(1, rel=0.3)
-    assert "eval/whole_accuracy" in read(evaluation / "run.json")["final_metrics"]
+    assert "eval/whole_accuracy" in read_json(evaluation / "run.json")["final_metrics"]
 
 
 def test_help_lists_the_package(capfd: pytest.CaptureFixture[str]) -> None:

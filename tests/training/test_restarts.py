@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import read_record
-from tests.runs_support import logged
+from tests.runs_support import read_logged
 from tests.training.processes_support import ROOT
 from tests.training.whole_runs import launch
 
@@ -73,7 +73,7 @@ def assert_same_bits(run: Path, expected: Path) -> None:
     weights, expected_weights = (load_file(folder / "model" / "model.safetensors") for folder in (run, expected))
     assert all(weights[name].equal(weight) for name, weight in expected_weights.items())
     for name in ("train/loss", "train/grad_norm"):
-        assert logged(run, name) == logged(expected, name)
+        assert read_logged(run, name) == read_logged(expected, name)
     assert read_record(run)["status"] == "finished"
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 
 from adadepth import tasks
 from adadepth.cli.checks.measures import may_be_logged
-from tests.configs.support import NEEDS, OPTIONS, configured, home
+from tests.configs.support import NEEDS, OPTIONS, choose_root, configured
 from tests.marks_support import mostly_slow
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
@@ -19,7 +19,7 @@ ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tokenizer", "albert")}
 # Options that make several runs; they are tested under tests/cli.
 SWEEPS = {("sweep", "penalty"), ("sweep", "optuna_penalty")}
-OURS = [option for option in OPTIONS if home(*option) == "act_tiny" and option[0] != "debug"]
+OURS = [option for option in OPTIONS if choose_root(*option) == "act_tiny" and option[0] != "debug"]
 TRIED = [option for option in OURS if option not in ONLINE | SWEEPS]
 
 

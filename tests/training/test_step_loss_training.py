@@ -9,7 +9,7 @@ import pytest
 
 from adadepth import EarlyExitForCausalLM
 from tests.plugins_support import example_extensions
-from tests.runs_support import folder_of_run, logged
+from tests.runs_support import execute_run, read_logged
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
 
@@ -32,8 +32,8 @@ def _install_extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 @pytest.mark.parametrize("family", COMMANDS)
 def test_a_command_trains_with_the_loss_and_resumes_bit_for_bit(family: str, tmp_path: Path) -> None:
-    whole = folder_of_run(tmp_path / "whole", *COMMANDS[family], *STEPS)
-    losses = logged(whole, "train/loss")
+    whole = execute_run(tmp_path / "whole", *COMMANDS[family], *STEPS)
+    losses = read_logged(whole, "train/loss")
     assert len(losses) == 20
     assert sum(losses[-5:]) < sum(losses[:5])
     stopped = copy_interrupted_run(10, whole, tmp_path / "stopped")

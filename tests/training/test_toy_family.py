@@ -12,8 +12,8 @@ from transformers import AutoModelForPreTraining, AutoModelForTokenClassificatio
 from adadepth.models import contract
 from tests.marks_support import quick_one_in
 from tests.pages_support import check_costs
-from tests.runs_support import folder_of_run, logged, read
-from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
+from tests.runs_support import execute_run, read_json, read_logged
+from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, install_toy_family
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 PRICED = ("model.update_price=0.1", "model.router_bias_init=0")
@@ -21,12 +21,12 @@ PRICED = ("model.update_price=0.1", "model.router_bias_init=0")
 
 @pytest.fixture(scope="module", autouse=True)
 def _install_family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with toy_family_installed(tmp_path_factory.mktemp("site")):
+    with install_toy_family(tmp_path_factory.mktemp("site")):
         yield
 
 
 def run_command(folder: Path, *arguments: str) -> Path:
-    return folder_of_run(folder, *ROOT, *arguments)
+    return execute_run(folder, *ROOT, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_family_is_trained_and_evaluated(trained_run: Path) -> None:
-    record = read(trained_run / "run.json")
+    record = read_json(trained_run / "run.json")
     metrics = record["final_metrics"]
     assert record["status"] == "finished"
     assert metrics["eval/loss"] == pytest.approx(metrics["eval/task_loss"] + metrics["eval/router_loss"])
@@ -58,7 +58,7 @@ def test_the_family_is_pretrained(tmp_path: Path) -> None:
     )  # fmt: skip
     assert execute("--config-name", "act_tiny", "debug=default", *overrides) == 0
     (directory,) = (tmp_path / "act_tiny").iterdir()
-    metrics = read(directory / "run.json")["final_metrics"]
+    metrics = read_json(directory / "run.json")["final_metrics"]
     parts = ("mlm", "sop", "router")
     assert metrics["eval/loss"] == pytest.approx(sum(metrics[f"eval/{part}_loss"] for part in parts))
     model = AutoModelForPreTraining.from_pretrained(directory / "model")
@@ -66,7 +66,7 @@ def test_the_family_is_pretrained(tmp_path: Path) -> None:
 
 
 def test_depths_are_reported_from_zero_on(trained_run: Path) -> None:
-    halting = read(trained_run / "halting.json")
+    halting = read_json(trained_run / "halting.json")
     everyone = halting["classes"]["all"]
     assert (halting["unit"], halting["max_depth"]) == ("token", 4)
     assert everyone["histogram"][0] > 0, "some token is never updated"
@@ -79,7 +79,7 @@ def test_depths_are_reported_from_zero_on(trained_run: Path) -> None:
 
 
 def test_compute_is_measured(trained_run: Path) -> None:
-    halting = read(trained_run / "halting.json")
+    halting = read_json(trained_run / "halting.json")
     depth, cost = halting["classes"]["all"]["mean"], halting["cost"]
     update = 4 * 32**2 + 2 * 32 * 32 + 2 * 32 * 16
     around = 16 * 32 + 4 * 32 * (32 + 1)
@@ -90,7 +90,7 @@ def test_compute_is_measured(trained_run: Path) -> None:
 def test_exits_are_studied(trained_run: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,fixed:2,confidence:0.3,patience:1]"
     directory = run_command(tmp_path, *DATA, "mode=evaluate", f"checkpoint={trained_run}", rules)
-    (study, _) = read(directory / "exit_rules.json")["sets"].values()
+    (study, _) = read_json(directory / "exit_rules.json")["sets"].values()
     rows = {row["rule"]: row for row in study["rows"]}
     assert rows["fixed:1"]["mean_updates"] < rows["fixed:2"]["mean_updates"] < 2, "gaps are no updates"
     for rule in ("fixed:1", "fixed:2", "fixed:4"):  # nobody sees a token that left early
@@ -107,15 +107,15 @@ def test_a_budget_holds_the_depth(target: float, tmp_path: Path) -> None:
     steps = ("trainer.max_steps=200", "trainer.eval_steps=200", "trainer.save_steps=200", "trainer.logging_steps=50")
     overrides = ("budget=depth", f"budget.target={target}", "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
     directory = run_command(tmp_path, *SMALL, *steps, *overrides, "model.router_bias_init=0")
-    assert logged(directory, "budget/measured")[-1] == pytest.approx(target, abs=0.3)
-    warning = read(directory / "halting.json")["adaptation"].get("warning", "")
+    assert read_logged(directory, "budget/measured")[-1] == pytest.approx(target, abs=0.3)
+    warning = read_json(directory / "halting.json")["adaptation"].get("warning", "")
     assert "model.halt_bias_init" not in warning, "another family's advice"
 
 
 @pytest.mark.slow
 def test_a_trained_model_is_fitted_to_depths(trained_run: Path, tmp_path: Path) -> None:
     overrides = ("mode=evaluate", f"checkpoint={trained_run}", "budget.targets=[0.5,2]")
-    budgets = read(run_command(tmp_path, *DATA, *overrides) / "budgets.json")
+    budgets = read_json(run_command(tmp_path, *DATA, *overrides) / "budgets.json")
     assert budgets["knob"] == "threshold of the router"
     assert [row["target"] for row in budgets["rows"]] == [None, 0.5, 2]
     assert all(row["mean"] == pytest.approx(row["target"], rel=0.15) for row in budgets["rows"][1:])

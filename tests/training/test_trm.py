@@ -15,7 +15,7 @@ from adadepth.data.puzzles.generated import load_maze_path, load_sudoku
 from adadepth.models.trm.modeling import TrmForPuzzles
 from tests.pages_support import check_costs
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
-from tests.runs_support import folder_of_run, logged, read
+from tests.runs_support import execute_run, read_json, read_logged
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
 
@@ -30,7 +30,7 @@ SMALL = (
 
 
 def run_command(folder: Path, *arguments: str) -> Path:
-    return folder_of_run(folder, *ROOT, *arguments)
+    return execute_run(folder, *ROOT, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -39,27 +39,27 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_is_trained_and_evaluated(trained_run: Path) -> None:
-    assert read(trained_run / "run.json")["status"] == "finished"
-    halting = read(trained_run / "halting.json")
+    assert read_json(trained_run / "run.json")["status"] == "finished"
+    halting = read_json(trained_run / "halting.json")
     assert halting["unit"] == "sequence"
     assert halting["max_depth"] == 4
-    losses = logged(trained_run, "train/loss")
+    losses = read_logged(trained_run, "train/loss")
     assert losses[-1] < losses[0]
     for loss, task, halt in zip(
-        losses, *(logged(trained_run, f"train/{part}_loss") for part in ("task", "halt")), strict=True
+        losses, *(read_logged(trained_run, f"train/{part}_loss") for part in ("task", "halt")), strict=True
     ):
         assert loss == pytest.approx(task + halt, rel=1e-5)
-    halted = logged(trained_run, "train/halted")
+    halted = read_logged(trained_run, "train/halted")
     assert sum(halted) == sum(count for step, count in enumerate(halted, 1) if count), "counts of every update"
     assert halted[0] == 0
-    assert max(logged(trained_run, "train/halting_steps")) <= 4
-    steps = read(trained_run / "exits.json")["sets"]["validation"]["steps"]
+    assert max(read_logged(trained_run, "train/halting_steps")) <= 4
+    steps = read_json(trained_run / "exits.json")["sets"]["validation"]["steps"]
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     assert {"exact_accuracy", "cell_accuracy", "score"} <= steps[0]["quality"].keys()
 
 
 def test_the_answers_of_every_step_are_shown(trained_run: Path) -> None:
-    grids = read(trained_run / "grids.json")["sets"]["validation"]
+    grids = read_json(trained_run / "grids.json")["sets"]["validation"]
     assert [grid["kind"] for grid in grids] == ["puzzle"] * 4
     for grid in grids:
         assert 1 <= len(grid["answers"]) <= 4
@@ -74,10 +74,10 @@ def test_the_answers_of_every_step_are_shown(trained_run: Path) -> None:
 
 
 def test_depth_is_reported_by_givens(trained_run: Path) -> None:
-    attributes = read(trained_run / "halting.json")["attributes"]
+    attributes = read_json(trained_run / "halting.json")["attributes"]
     assert attributes.keys() == {"rounds of deduction", "givens"}
     assert all(sum(row["n"] for row in attribute["rows"]) == 24 for attribute in attributes.values())
-    for grid in read(trained_run / "grids.json")["sets"]["validation"]:
+    for grid in read_json(trained_run / "grids.json")["sets"]["validation"]:
         assert grid["attributes"]["givens"] == sum(symbol != "." for row in grid["cells"] for symbol in row)
     assert "Mean depth by givens" in (trained_run / "report.html").read_text(encoding="utf-8")
 
@@ -128,7 +128,7 @@ def test_the_average_is_evaluated_and_saved(trained_run: Path, tmp_path: Path) -
     assert all(torch.equal(saved[name], averages[-1][name]) for name in saved)
     evaluated = tmp_path / "evaluated"
     again = run_command(evaluated, *SMALL, "mode=evaluate", f"checkpoint={folders[-1]}")
-    assert logged(again, "eval/loss")[-1] == pytest.approx(logged(directory, "eval/loss")[-1], rel=1e-6)
+    assert read_logged(again, "eval/loss")[-1] == pytest.approx(read_logged(directory, "eval/loss")[-1], rel=1e-6)
 
 
 @pytest.mark.slow
@@ -136,13 +136,13 @@ def test_rules_and_budgets_are_fitted_afterwards(trained_run: Path, tmp_path: Pa
     rules = "exit_rules=[fixed:1,correct:0.3,patience:1,confidence:0.5]"
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90")
     directory = run_command(tmp_path, *data, "mode=evaluate", f"checkpoint={trained_run}", rules, "budget.targets=[2]")
-    study = read(directory / "exit_rules.json")["sets"]["validation"]
+    study = read_json(directory / "exit_rules.json")["sets"]["validation"]
     rows = {row["rule"]: row for row in study["rows"]}
     one, full = rows["fixed:1"], rows["fixed:4"]
     assert full["macs"] == pytest.approx(4 * one["macs"])
     assert full["quality"]["exact_accuracy"] <= rows["oracle"]["quality"]["exact_accuracy"]
     assert study["timing"]["waiting"] == "waiting examples take the freed slots"
-    assert read(directory / "budgets.json")
+    assert read_json(directory / "budgets.json")
 
 
 @pytest.mark.slow
@@ -154,12 +154,12 @@ def test_an_evaluation_with_slots_stops_at_exits(trained_run: Path, tmp_path: Pa
                       (("whole", ()), ("stopped", ("model.places=5",))))  # fmt: skip
     names = ("exact_accuracy", "cell_accuracy", "score")
     actual, expected = (
-        [logged(run, f"eval/{name}")[-1] for name in names] + [read(run / "halting.json")["classes"]["all"]]
+        [read_logged(run, f"eval/{name}")[-1] for name in names] + [read_json(run / "halting.json")["classes"]["all"]]
         for run in (stopped, whole)
     )
     assert actual == expected
     assert 1 < expected[-1]["mean"] < 4
-    costs = [read(run / "halting.json")["cost"] for run in (whole, stopped)]
+    costs = [read_json(run / "halting.json")["cost"] for run in (whole, stopped)]
     assert costs[0]["executed_macs"] == costs[0]["full_macs"]
     assert costs[1]["executed_macs"] == costs[1]["adaptive_macs"] == costs[0]["adaptive_macs"]
     assert [(run / "exits.json").exists() for run in (whole, stopped)] == [True, False]
@@ -189,11 +189,11 @@ def compute_updates_of_saved_model(directory: Path) -> torch.Tensor:
 @pytest.mark.slow
 def test_a_target_is_met_by_the_saved_rule_on_other_puzzles(budget_run: Path) -> None:
     """Fit the threshold on one half of the held-out puzzles, and check the figures of the other."""
-    budgets = read(budget_run / "budgets.json")
+    budgets = read_json(budget_run / "budgets.json")
     before, row = budgets["rows"]
     assert (before["target"], row["target"]) == (None, 2)
     assert (budgets["fitted_on"], budgets["measured_on"]) == (100, 100)
-    rule = read(budget_run / "model" / "config.json")["exit_rule"]
+    rule = read_json(budget_run / "model" / "config.json")["exit_rule"]
     assert rule == row["rule"] == f"correct:{row['fit']['level']!r}" != before["rule"] == "correct:0.9"
     steps = compute_updates_of_saved_model(budget_run)
     assert len(steps.unique()) > 1
@@ -205,12 +205,12 @@ def test_a_target_is_met_by_the_saved_rule_on_other_puzzles(budget_run: Path) ->
 
 
 def test_a_target_is_reported_with_the_run(budget_run: Path) -> None:
-    metrics, record = read(budget_run / "budgets.json")["rows"][1], read(budget_run / "run.json")
-    assert logged(budget_run, "budget/target") == [2]
-    assert logged(budget_run, "budget/measured") == [metrics["mean"]]
+    metrics, record = read_json(budget_run / "budgets.json")["rows"][1], read_json(budget_run / "run.json")
+    assert read_logged(budget_run, "budget/target") == [2]
+    assert read_logged(budget_run, "budget/measured") == [metrics["mean"]]
     assert record["final_metrics"]["budget/measured"] == metrics["mean"]
     every = compute_updates_of_saved_model(budget_run).double().mean().item()
-    assert read(budget_run / "halting.json")["classes"]["all"]["mean"] == pytest.approx(every)
+    assert read_json(budget_run / "halting.json")["classes"]["all"]["mean"] == pytest.approx(every)
     report = (budget_run / "report.html").read_text(encoding="utf-8")
     assert "One checkpoint at several depths" in report
     assert "Budget and depth" not in report, "one figure at the end is no curve"
@@ -223,14 +223,17 @@ def test_a_stopped_run_is_fitted_to_its_target(
     stopped = copy_interrupted_run(20, budget_run, tmp_path)
     (stopped / "budgets.json").unlink()
     assert execute(f"resume={stopped}") == 0
-    budgets = read(stopped / "budgets.json")
-    assert budgets == read(budget_run / "budgets.json")
+    budgets = read_json(stopped / "budgets.json")
+    assert budgets == read_json(budget_run / "budgets.json")
     rule, spent = budgets["rows"][1]["rule"], budgets["rows"][1]["mean"]
     is_far = abs(spent - 2) > 0.1
     notice = f"budget.target=2: fitted exit_rule {rule}, which gives {spent:.3g} updates on 100 other examples"
     printed = capsys.readouterr().out.replace("\n  ", " ")  # the console wraps prose
     assert notice + (", off by more than 5%\n" if is_far else "\n") in printed
-    assert read(stopped / "model" / "config.json")["exit_rule"] == read(budget_run / "model/config.json")["exit_rule"]
+    assert (
+        read_json(stopped / "model" / "config.json")["exit_rule"]
+        == read_json(budget_run / "model/config.json")["exit_rule"]
+    )
 
 
 def test_a_checkpoint_reads_puzzles_of_its_size(
@@ -321,11 +324,11 @@ def test_published_experiments_train_on_published_layouts(root: str, layout: str
     paths = (f"output_dir={tmp_path / 'out'}", f"dataset.path={folder}")
     assert execute("--config-name", root, *paths, *narrow, *short) == 0
     (directory,) = (tmp_path / "out").glob("*/*")
-    record = read(directory / "run.json")
+    record = read_json(directory / "run.json")
     assert record["status"] == "finished"
     assert record["data"]["cells"] == PUBLISHED[root][0] ** 2
     optimizer = torch.load(directory / "checkpoints" / "checkpoint-2" / "optimizer.pt", weights_only=True)
     moments = [len(group["params"]) for group in optimizer["param_groups"] if not group["by_sign"]]
     assert len(optimizer["state"]) == sum(moments), "the vector of the puzzles' kind descends by sign"
     assert len(optimizer["param_groups"]) == 2
-    assert len(logged(directory, "eval/exact_accuracy")) >= 1
+    assert len(read_logged(directory, "eval/exact_accuracy")) >= 1

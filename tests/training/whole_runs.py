@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from adadepth import tasks
-from tests.figures_support import briefly_timed
-from tests.runs_support import become
+from tests.figures_support import shorten_runs
+from tests.runs_support import run_and_exit
 from tests.training.processes_support import ROOT, find_free_port
 
 _ANSWER = "status "  # beside what libraries say when they are imported
@@ -94,7 +94,7 @@ def _start_process(rank: int, arguments: list[str], output: str, several: dict[s
         with open(output, "a") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)
-        become(arguments, briefly_timed())
+        run_and_exit(arguments, shorten_runs())
     return child
 
 

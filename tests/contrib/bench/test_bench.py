@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from adadepth.contrib.bench.page import read_results, to_markdown
-from tests.toy_support import execute, toy_family_installed
+from tests.toy_support import execute, install_toy_family
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = (
@@ -76,7 +76,7 @@ def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
     command = ("--config-name", "depth_bench", *tasks, *TINY, f"output_dir={tmp_path}")
     folder = tmp_path / "depth_bench"
     (tmp_path / "site").mkdir()
-    with toy_family_installed(tmp_path / "site"):
+    with install_toy_family(tmp_path / "site"):
         assert execute(*command) == 0
         runs = sorted(folder.glob("runs/*/*/run.json"))
         page = (folder / "results.md").read_text(encoding="utf-8")

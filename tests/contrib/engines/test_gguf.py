@@ -16,7 +16,7 @@ from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import ConfigError
 from adadepth.models.looped.retrofit import retrofit
 from tests.marks_support import quick_one_in
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.unit.models.early_exit import early_exit_support
 from tests.unit.models.looped import looped_support
@@ -189,7 +189,7 @@ def test_scaled_positions_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
 def test_a_trained_model_is_exported_and_answers_in_llama_cpp(weights: str, tmp_path: Path, capsys: Any) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     root = ("--config-name", "loop_tiny", "debug=default", "model.prelude=0", "model.norms=pre", "model.hidden_size=32")
-    run = folder_of_run(tmp_path / "runs", *root, "model.num_loops=3")
+    run = execute_run(tmp_path / "runs", *root, "model.num_loops=3")
     folder = tmp_path / "exported"
     export = (*root, "mode=export", f"checkpoint={run}", "export.format=gguf", f"export.folder={folder}")
     assert execute(*export, "model.exit_rule=fixed:2", f"export.weights={weights}") == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.training.processes_support import find_free_port
 
@@ -51,7 +51,7 @@ def serve(folder: Path) -> Iterator[str]:
 def test_a_looped_model_is_served(tmp_path: Path) -> None:
     plain = ("model.norms=pre", "model.prelude=0", "model.coda=0", "model.core=2", "model.num_loops=2")
     command = ("--config-name", "loop_tiny", "debug=default", "trainer.max_steps=60", "trainer.learning_rate=0.01")
-    run = folder_of_run(tmp_path, *command, *plain)
+    run = execute_run(tmp_path, *command, *plain)
     folder = tmp_path / "written"
     export = ("mode=export", f"checkpoint={run}", "export.format=gguf", "export.weights=f32", f"export.folder={folder}")
     assert execute("--config-name", "loop_tiny", *export, "model.exit_rule=fixed:2") == 0

@@ -25,7 +25,7 @@ from tests.contrib.serve.support import FEW, of_text, served
 from tests.marks_support import mostly_slow
 from tests.models_support import SMALL as SMALL_ALBERT
 from tests.models_support import small_act, small_multi_exit, small_ponder
-from tests.toy_support import toy_family_installed
+from tests.toy_support import install_toy_family
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, small
 
@@ -161,7 +161,7 @@ def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
 
 
 def test_an_outsiders_model_of_masked_words_is_asked_without_its_steps(tmp_path: Path) -> None:
-    with toy_family_installed(tmp_path):
+    with install_toy_family(tmp_path):
         models._load_heads.cache_clear()
         from adadepth_router.configuration import RouterConfig
         from adadepth_router.modeling import RouterForPreTraining

@@ -20,7 +20,7 @@ from adadepth import AdaLayersForSequenceClassification, AlbertActForPreTraining
 from adadepth.prediction import models
 from tests.contrib.serve.support import of_text, saved, served
 from tests.models_support import small_act, small_ponder
-from tests.toy_support import DATA, toy_family_installed
+from tests.toy_support import DATA, install_toy_family
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.looped.looped_support import OURO, small
@@ -424,7 +424,7 @@ def test_the_page_works_by_keyboard(pages: dict[str, str], visit: Any) -> None:
 def test_an_outsiders_family_is_served(tmp_path: Path, visit: Any) -> None:
     from adadepth.contrib.serve.page import build_page, launch_page
 
-    with toy_family_installed(tmp_path):
+    with install_toy_family(tmp_path):
         models._load_heads.cache_clear()
         toy = served(tmp_path, "router_hops", *DATA, "budget=none", "model.num_hidden_layers=3")
         page = build_page([toy])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.runs.directory import read_record
-from tests.cli.tracking_support import log_everything, opened
+from tests.cli.tracking_support import log_everything, open_run_tracker
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -22,14 +22,14 @@ def test_mlflow_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     directory = tmp_path / "job"
     directory.mkdir()
-    tracker = opened(directory, "logger=mlflow")
+    tracker = open_run_tracker(directory, "logger=mlflow")
     log_everything(tracker, directory)
     tracker.artifact("report", directory / "figures" / "depth.png")
     tracker.finish(1)
     client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
     identity = read_record(directory)["trackers"]["mlflow"]
     assert client.get_run(identity).info.status == "FAILED"
-    tracker = opened(directory, "logger=mlflow", resume_step=1)
+    tracker = open_run_tracker(directory, "logger=mlflow", resume_step=1)
     tracker.log({"train/loss": 1.5}, 2)
     tracker.finish()
     experiment = client.get_experiment_by_name("adadepth").experiment_id
@@ -55,13 +55,13 @@ def test_trackio_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     script = f"""
 from pathlib import Path
-from tests.cli.tracking_support import log_everything, opened
+from tests.cli.tracking_support import log_everything, open_run_tracker
 folder = Path({str(tmp_path / "job")!r})
 folder.mkdir()
-tracker = opened(folder, "logger=trackio")
+tracker = open_run_tracker(folder, "logger=trackio")
 log_everything(tracker, folder)
 tracker.finish()
-tracker = opened(folder, "logger=trackio", resume_step=1)
+tracker = open_run_tracker(folder, "logger=trackio", resume_step=1)
 tracker.log({{"train/loss": 1.5}}, 2)
 tracker.finish()
 """
@@ -85,12 +85,12 @@ def test_comet_writes_an_archive_for_later(tmp_path: Path) -> None:
     pytest.importorskip("comet_ml")
     script = f"""
 from pathlib import Path
-from tests.cli.tracking_support import log_everything, opened
+from tests.cli.tracking_support import log_everything, open_run_tracker
 folder = Path({str(tmp_path)!r})
-tracker = opened(folder, "logger=comet")
+tracker = open_run_tracker(folder, "logger=comet")
 log_everything(tracker, folder)
 tracker.finish()
-tracker = opened(folder, "logger=comet", resume_step=1)
+tracker = open_run_tracker(folder, "logger=comet", resume_step=1)
 tracker.log({{"train/loss": 1.5}}, 2)
 tracker.finish()
 """

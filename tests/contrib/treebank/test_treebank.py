@@ -11,8 +11,8 @@ import pytest
 
 from adadepth.models.build import build_classifier
 from tests.configs.support import configured
-from tests.runs_support import folder_of_run, read
-from tests.toy_support import execute, toy_family_installed
+from tests.runs_support import execute_run, read_json
+from tests.toy_support import execute, install_toy_family
 from tests.treebank_support import UPOS, write_treebank
 
 SMALL = (
@@ -43,20 +43,20 @@ def on(treebank: Path, trained: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return folder_of_run(tmp_path_factory.mktemp("pretrained"), "--config-name", "act_tiny", *SMALL)
+    return execute_run(tmp_path_factory.mktemp("pretrained"), "--config-name", "act_tiny", *SMALL)
 
 
 @pytest.fixture(scope="module")
 def evaluated(pretrained: Path, treebank: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ("dataset.masking.probability=0.5", "logger=tensorboard")
-    return folder_of_run(
+    return execute_run(
         tmp_path_factory.mktemp("evaluated"), "--config-name", "act_tiny", *on(treebank, pretrained), *arguments
     )
 
 
 @pytest.mark.slow
 def test_every_word_is_in_its_class(evaluated: Path) -> None:
-    words = read(evaluated / "words.json")
+    words = read_json(evaluated / "words.json")
     assert set(words["sets"]) == {"validation", "test"}
     assert words["sets"]["validation"] == words["sets"]["test"]  # the same sentences under two names
     plain = words["sets"]["validation"]["plain"]
@@ -69,7 +69,7 @@ def test_every_word_is_in_its_class(evaluated: Path) -> None:
 
 @pytest.mark.slow
 def test_states_are_compared_by_class(evaluated: Path) -> None:
-    plain = read(evaluated / "words.json")["sets"]["validation"]["plain"]
+    plain = read_json(evaluated / "words.json")["sets"]["validation"]["plain"]
     assert plain["all"]["cosine_n"][0] == len(UPOS)  # everybody runs the first iteration
     assert all(-1 <= value <= 1 for value in plain["all"]["cosine"] if value is not None)
     rows = plain["kinds"]["upos"]
@@ -78,10 +78,10 @@ def test_states_are_compared_by_class(evaluated: Path) -> None:
 
 
 def test_some_words_are_masked(evaluated: Path) -> None:
-    masked = read(evaluated / "words.json")["sets"]["validation"]["masked"]
+    masked = read_json(evaluated / "words.json")["sets"]["validation"]["masked"]
     assert 0 < masked["all"]["n"] < len(UPOS)
     assert sum(row["n"] for row in masked["kinds"]["upos"]) == masked["all"]["n"]
-    halting = read(evaluated / "halting.json")
+    halting = read_json(evaluated / "halting.json")
     assert (halting["set"], halting["classes"]["plain"]["n"] > 0) == ("validation_masked", True)
     assert halting["classes"]["mask/mask"]["n"] >= masked["all"]["n"]
 
@@ -89,7 +89,7 @@ def test_some_words_are_masked(evaluated: Path) -> None:
 def test_the_depths_are_those_of_the_sentences(evaluated: Path) -> None:
     sentences = [json.loads(line) for line in (evaluated / "sentences.jsonl").read_text().splitlines()]
     assert {sentence["index"] for sentence in sentences} == {0, 1}
-    plain = read(evaluated / "words.json")["sets"]["validation"]["plain"]["all"]
+    plain = read_json(evaluated / "words.json")["sets"]["validation"]["plain"]["all"]
     metrics = [json.loads(line) for line in (evaluated / "metrics.jsonl").read_text().splitlines()]
     (mean,) = (line["halting/validation/plain/mean"] for line in metrics if "halting/validation/plain/mean" in line)
     (pieces,) = (line["halting/validation/plain/n"] for line in metrics if "halting/validation/plain/n" in line)
@@ -104,7 +104,7 @@ def test_files_trackers_and_the_report_have_it(evaluated: Path) -> None:
     metrics = (evaluated / "metrics.jsonl").read_text(encoding="utf-8")
     assert '"halting/validation/upos/VERB/mean"' in metrics
     assert '"halting/words"' in metrics
-    assert read(evaluated / "run.json")["final_metrics"]["halting/test_masked/word/all/mean"] > 0
+    assert read_json(evaluated / "run.json")["final_metrics"]["halting/test_masked/word/all/mean"] > 0
     page = (evaluated / "report.html").read_text(encoding="utf-8")
     assert "Depth by linguistic class" in page
     assert "Published depths" in page
@@ -121,25 +121,25 @@ def test_no_table_holds_a_formula(evaluated: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tagger_is_read_as_it_is(treebank: Path, tmp_path: Path) -> None:
-    tagger = folder_of_run(
+    tagger = execute_run(
         tmp_path / "trained", "--config-name", "act_pos", *SMALL, "dataset.source=local", f"dataset.path={treebank}"
     )
-    found = read(folder_of_run(tmp_path / "found", "--config-name", "act_pos", *on(treebank, tagger)) / "words.json")
+    found = read_json(execute_run(tmp_path / "found", "--config-name", "act_pos", *on(treebank, tagger)) / "words.json")
     assert list(found["sets"]["test"]) == ["plain"]
     assert found["sets"]["test"]["plain"]["all"]["n"] == len(UPOS)
     assert found["sets"]["test"]["plain"]["all"]["cosine_n"][0] == len(UPOS)
-    again = folder_of_run(
+    again = execute_run(
         tmp_path / "again", "--config-name", "act_pos", "mode=evaluate", f"checkpoint={tagger}", "dataset.source=local",
         f"dataset.path={treebank}", "dataset.sequence_length=64", "trainer.disable_tqdm=true",
     )  # fmt: skip
-    halting = read(again / "halting.json")  # its own evaluation compares states, too
+    halting = read_json(again / "halting.json")  # its own evaluation compares states, too
     assert "halting/cosine" not in halting["missing"]
     assert halting["cosine"]["all"][0]["running_n"] == halting["n"]
 
 
 @pytest.fixture
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with toy_family_installed(tmp_path_factory.mktemp("site")):
+    with install_toy_family(tmp_path_factory.mktemp("site")):
         yield
 
 
@@ -150,12 +150,12 @@ def test_a_family_of_another_package_is_read_by_what_it_can(treebank: Path, tmp_
         "model=router", "model.hidden_size=32", "model.embedding_size=16", "model.intermediate_size=32",
         "model.num_attention_heads=4", "model.max_position_embeddings=64", "model.num_hidden_layers=3",
     )  # fmt: skip
-    tagger = folder_of_run(
+    tagger = execute_run(
         tmp_path / "trained", "--config-name", "act_pos", *SMALL, *model, "dataset.source=local",
         f"dataset.path={treebank}",
     )  # fmt: skip
-    found = read(
-        folder_of_run(tmp_path / "found", "--config-name", "act_pos", *model, *on(treebank, tagger)) / "words.json"
+    found = read_json(
+        execute_run(tmp_path / "found", "--config-name", "act_pos", *model, *on(treebank, tagger)) / "words.json"
     )
     everyone = found["sets"]["test"]["plain"]["all"]
     assert everyone["n"] == len(UPOS)
