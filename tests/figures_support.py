@@ -23,7 +23,7 @@ _convert = export._convert
 
 @contextmanager
 def shorten_runs() -> Iterator[None]:
-    """Make runs short: time executions and exit rules once, skip garbage collection, and draw one picture of every kind.
+    """Make runs short: time executions and exit rules once, skip garbage collection, draw each kind of picture once.
 
     Tests read that times are there, not their values. Python collects garbage at its own times. Every picture of a run
     is the first one of its kind; `tests/unit/report` looks at pictures.

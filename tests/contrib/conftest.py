@@ -1,4 +1,4 @@
-"""Runs whose files are read; see tests/training/conftest.py."""
+"""Fixtures of contrib tests; see tests/training/conftest.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.puzzles_support import cache_generated_data
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _briefly() -> Iterator[None]:
-    """Time once what a run times often, and draw the puzzles of a kind once."""
+def _shorten_runs() -> Iterator[None]:
+    """Skip repeated timing, and draw data only once."""
     with shorten_runs(), cache_generated_data():
         yield

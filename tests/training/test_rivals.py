@@ -174,9 +174,9 @@ def test_every_family_has_a_case() -> None:
     (25.0, {2: None}, None),
 ])  # fmt: skip
 def test_depths_are_trained_until_they_enclose_the_compute(
-    adaptive: float, trained_run: dict[int, float | None], next_depth: int | None
+    adaptive: float, trained: dict[int, float | None], next_depth: int | None
 ) -> None:
-    assert choose_next_depth(adaptive, trained_run, 1, 4) == next_depth
+    assert choose_next_depth(adaptive, trained, 1, 4) == next_depth
 
 
 SEEDS = ("seeds=2", "seed=3")

@@ -1,4 +1,4 @@
-"""GGUF files: their keys and tensors, what is refused, and predictions of llama.cpp against those of the model."""
+"""GGUF files: keys and tensors, refused models, and predictions of llama.cpp against those of the model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(model: Any, folder: Path, **settings: Any) -> Path:
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys and the tensors of a file."""
+    """Return the keys and the tensors of a file."""
     reader = gguf.GGUFReader(folder / GGUF_FILE)
     keys = {name: field.contents() for name, field in reader.fields.items()}
     return keys, {tensor.name: tensor for tensor in reader.tensors}
@@ -98,14 +98,14 @@ def test_matrices_have_the_number_format_and_vectors_are_float32(weights: str, w
         (lambda: looped_support.small(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
         (lambda: looped_support.small(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
         (lambda: early_exit_support.small(exit_rule="margin:0.5"), {}, "layout=llama needs exit_rule=None or fixed:N"),
-        (lambda: change(base="gemma2", layer_types=["full_attention"] * 4), {}, "layer_types=['full_attention'"),
-        (lambda: change(base="mistral", sliding_window=5), {}, "sliding_window=5: export.format=gguf needs"),
-        (lambda: change(base="qwen3", attention_bias=True), {}, "attention_bias=True: export.format=gguf needs"),
-        (lambda: change(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), {},
+        (lambda: build_variant(base="gemma2", layer_types=["full_attention"] * 4), {}, "layer_types=['full_attention'"),
+        (lambda: build_variant(base="mistral", sliding_window=5), {}, "sliding_window=5: export.format=gguf needs"),
+        (lambda: build_variant(base="qwen3", attention_bias=True), {}, "attention_bias=True: export.format=gguf needs"),
+        (lambda: build_variant(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), {},
          "rope_parameters.rope_type=linear: export.format=gguf needs rope_parameters.rope_type=default"),
     ],
 )  # fmt: skip
-def test_what_llama_cpp_does_not_compute_is_refused_in_one_line(
+def test_models_beyond_llama_cpp_are_one_line_errors(
     model: Any, settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as raised:
@@ -113,8 +113,8 @@ def test_what_llama_cpp_does_not_compute_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def change(base: str = "llama", **fields: Any) -> Any:
-    """An early-exit model whose decoder has other settings."""
+def build_variant(base: str = "llama", **fields: Any) -> Any:
+    """Return an early-exit model whose decoder has other settings."""
     model = early_exit_support.small(base=base)
     for name, value in fields.items():
         setattr(model.config.base_config, name, value)
@@ -123,7 +123,7 @@ def change(base: str = "llama", **fields: Any) -> Any:
 
 @pytest.fixture
 def engine() -> Any:
-    """The module that an export contains."""
+    """Return the runner module that an export contains."""
     pytest.importorskip("llama_cpp")
     from adadepth.contrib.engines import run_gguf
 
@@ -131,8 +131,8 @@ def engine() -> Any:
 
 
 @torch.no_grad()
-def predicts_alike(engine: Any, model: Any, folder: Path) -> None:
-    """Logits of all positions, and the likeliest tokens, are those of the model."""
+def check_predictions(engine: Any, model: Any, folder: Path) -> None:
+    """Check that the logits of all positions, and the most probable tokens, are those of the model."""
     loaded = engine.load(folder)
     logits = torch.tensor(engine.compute_logits(loaded, TEXT))
     ours = model(torch.tensor([TEXT])).logits[0]
@@ -144,44 +144,44 @@ def predicts_alike(engine: Any, model: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("loops", quick_one_in(3, [3, 1, 2, 4]))
-def test_loops_in_llama_cpp(loops: int, engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_loops(loops: int, engine: Any, tmp_path: Path) -> None:
     model = looped_support.small(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
-    predicts_alike(engine, model, write(model, tmp_path))
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize(("norm", "is_tied"), quick_one_in(4, product(["none", "fed"], [True, False])))
-def test_norms_and_heads_of_loops_in_llama_cpp(norm: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_norms_and_heads_of_loops(norm: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     model = looped_support.small(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
-    predicts_alike(engine, model, write(model, tmp_path))
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize(("base", "is_tied"), quick_one_in(5, product(early_exit_support.DECODERS, [False, True])))
-def test_decoders_in_llama_cpp(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_decoders(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": is_tied or base == "gemma2"}
     model = early_exit_support.small(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
-    predicts_alike(engine, model, write(model, tmp_path))
+    check_predictions(engine, model, write(model, tmp_path))
     model.config.exit_rule = None
-    predicts_alike(engine, model, write(model, tmp_path))
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize("base", quick_one_in(3, ["gemma2", "llama", "qwen3"]))
-def test_one_loop_of_a_decoder_in_llama_cpp(base: str, engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_one_loop_of_a_decoder(base: str, engine: Any, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"sliding_window": 4, "attn_logit_softcapping": None} if base == "gemma2" else {}
     model = retrofit(decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
-    predicts_alike(engine, model, write(model, tmp_path))
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.slow
-def test_biases_of_llama_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_biases_of_llama(engine: Any, tmp_path: Path) -> None:
     model = retrofit(decoder("llama", attention_bias=True, mlp_bias=True), prelude=2, core=2, coda=2, num_loops=1)
-    predicts_alike(engine, model, write(model, tmp_path))
+    check_predictions(engine, model, write(model, tmp_path))
 
 
-def test_scaled_positions_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_scaled_positions(engine: Any, tmp_path: Path) -> None:
     scaled = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
               "original_max_position_embeddings": 16}  # fmt: skip
     model = early_exit_support.small(exit_layers=[], rope_parameters=scaled)
-    predicts_alike(engine, model, write(model, tmp_path))
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The commands that train a classifier with exits, export it for ONNX Runtime, and check the files."""
+"""Commands that train a classifier with exits, export it for ONNX Runtime, and check the files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ for name in ("onnx", "onnxruntime", "onnxscript"):
     pytest.importorskip(name)
 
 
-def test_onnx_runtime_gives_our_answers(tmp_path: Path) -> None:
+def test_onnx_runtime_has_the_predictions_of_the_model(tmp_path: Path) -> None:
     training = ("debug=default", "trainer.max_steps=20", "trainer.time_budget_minutes=null", "baseline=none")
     run = execute_run(tmp_path, "--config-name", "ponder_tiny", *training)
     folder = tmp_path / "written"

@@ -1,4 +1,4 @@
-"""llama.cpp's server: check.py agrees with it, and names a file that has changed."""
+"""The server of llama.cpp: check.py agrees with it, and names a changed file."""
 
 from __future__ import annotations
 

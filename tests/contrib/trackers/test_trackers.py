@@ -1,4 +1,4 @@
-"""MLflow, Trackio and Comet, which join by entry points of this package's own."""
+"""MLflow, Trackio and Comet, which register by entry points of this package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.tracking_support import log_everything, open_run_tracker
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_mlflow_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
+def test_mlflow_continues_one_run(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     directory = tmp_path / "job"
     directory.mkdir()
@@ -41,17 +41,17 @@ def test_mlflow_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
         (2, 1.5),
     ]
 
-    def kept(folder: str) -> list[str]:
+    def list_files(folder: str) -> list[str]:
         return [file.path for file in client.list_artifacts(identity, folder)]
 
-    assert kept("halting/table") == ["halting/table/step_000002.json"]
-    assert kept("halting/all/histogram") == ["halting/all/histogram/step_000002.json"]
-    assert (kept("report"), kept("search")) == (["report/depth.png"], ["search/depth.gif"])
+    assert list_files("halting/table") == ["halting/table/step_000002.json"]
+    assert list_files("halting/all/histogram") == ["halting/all/histogram/step_000002.json"]
+    assert (list_files("report"), list_files("search")) == (["report/depth.png"], ["search/depth.gif"])
 
 
 @pytest.mark.slow
-def test_trackio_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
-    """In a process of its own: Trackio decides where it writes when it is imported."""
+def test_trackio_continues_one_run(tmp_path: Path) -> None:
+    """Run in a new process: Trackio decides where it writes when it is imported."""
     pytest.importorskip("trackio")
     script = f"""
 from pathlib import Path
@@ -80,8 +80,8 @@ tracker.finish()
 
 
 @pytest.mark.slow
-def test_comet_writes_an_archive_for_later(tmp_path: Path) -> None:
-    """In a process of its own, since Comet changes the modules that it finds."""
+def test_comet_writes_an_offline_archive(tmp_path: Path) -> None:
+    """Run in a new process, since Comet changes the modules that it finds."""
     pytest.importorskip("comet_ml")
     script = f"""
 from pathlib import Path
@@ -103,7 +103,7 @@ tracker.finish()
         assert json.loads(archive.read("experiment.json"))["offline_id"] == key
         messages += [json.loads(line) for line in archive.read("messages.json").splitlines()]
     metrics = [message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"]
-    losses = [(found["step"], found["metricValue"]) for found in metrics if found["metricName"] == "train/loss"]
+    losses = [(metric["step"], metric["metricValue"]) for metric in metrics if metric["metricName"] == "train/loss"]
     assert losses == [(1, 2.5), (2, 1.5)]
     uploaded = {message["payload"]["upload_type"] for message in messages if message["type"] == "file_upload"}
     assert uploaded >= {"asset", "histogram3d", "visualization"}
