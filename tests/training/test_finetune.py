@@ -200,7 +200,8 @@ def test_every_seed_is_a_run_and_a_summary_joins_them(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
     overrides = (*SMALL, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2",
-                 "model.exit_rule=sample", "trainer.save_total_limit=null", "model.hidden_dropout_prob=0.1")  # fmt: skip
+                 "model.exit_rule=sample", "trainer.save_total_limit=null",
+                 "model.hidden_dropout_prob=0.1")  # fmt: skip
     (whole,), _ = run(tmp_path, "ponder_tiny", *overrides)
     stopped = copy_interrupted_run(2, whole, tmp_path)
     tasks.run(configured("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", *overrides, f"resume={stopped}"))
