@@ -11,7 +11,8 @@ from adadepth import AlbertActModel
 def compute_distribution(mean: float, max_updates: int, spread: float) -> Tensor:
     """Return the probabilities of the depths 1..max_updates.
 
-    p(n) ~ exp(a n - (n / spread)^2 / 2), with `a` that gives the mean. Under an infinite spread it is the truncated geometric distribution.
+    p(n) ~ exp(a n - (n / spread)^2 / 2), with `a` that gives the mean. Under an infinite spread it is the truncated
+    geometric distribution.
     """
     depths = torch.arange(1, max_updates + 1, dtype=torch.float64)
     low, high = -100.0, 100.0

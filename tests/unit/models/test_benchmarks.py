@@ -146,10 +146,10 @@ def test_a_row_that_cannot_be_measured_is_named(ragged: Any, run: Any, tmp_path:
 def test_a_row_that_takes_too_much_memory_is_left_out() -> None:
     cases = importlib.import_module("ragged_cases")
     step = cases.Case(768, 24, "published", 10.0, 512, 32, False, "training")
-    assert "GiB are there" in cases.why_impossible(step, 1e15, 1e9, 16 * 2**30)
-    assert cases.why_impossible(step, 1e15, 1e9, 1e15) is None
+    assert "GiB are there" in cases.describe_impossibility(step, 1e15, 1e9, 16 * 2**30)
+    assert cases.describe_impossibility(step, 1e15, 1e9, 1e15) is None
     inference = dataclasses.replace(step, mode="inference")
-    assert cases.why_impossible(inference, 1e15, 1e9, 16 * 2**30) is None
+    assert cases.describe_impossibility(inference, 1e15, 1e9, 16 * 2**30) is None
 
 
 @pytest.mark.usefixtures("ragged")
