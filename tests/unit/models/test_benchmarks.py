@@ -155,7 +155,7 @@ def test_a_row_that_takes_too_much_memory_is_left_out() -> None:
 @pytest.mark.usefixtures("ragged")
 @pytest.mark.parametrize(("mean", "max_updates"), [(3.8, 6), (10.0, 24)])
 def test_the_distributions_have_their_mean_and_shape(mean: float, max_updates: int) -> None:
-    distribution = importlib.import_module("prescribed_depths").distribution
+    distribution = importlib.import_module("prescribed_depths").compute_distribution
     depths = torch.arange(1, max_updates + 1, dtype=torch.float64)
     bell, flat = distribution(mean, max_updates, mean / 3), distribution(mean, max_updates, float("inf"))
     for shares in (bell, flat):
