@@ -143,7 +143,7 @@ def parse_options() -> argparse.Namespace:
     """Parse and check the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--hours", type=float, default=1.0, help="of all steps together")
+    parser.add_argument("--hours", type=float, default=1.0, help="hours of all steps together")
     parser.add_argument("--folder", type=Path, default=None, help="outputs/first_hour_DEVICE unless it is given")
     parser.add_argument("--only", nargs="+", metavar="STEP", help="these steps alone, by name")
     for name in DataFolders._fields:

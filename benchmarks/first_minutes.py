@@ -73,7 +73,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=CONFIGURATIONS, default=list(CONFIGURATIONS), metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs beside each other")
-    parser.add_argument("--threads", type=int, default=1, help="of each run")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each run")
     parser.add_argument("--page", type=Path, help="a page that has the table between its marks")
     return parser.parse_args()
 

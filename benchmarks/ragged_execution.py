@@ -269,7 +269,9 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--padding", action="store_true", help="also rows with texts of mixed lengths")
     parser.add_argument("--repeats", type=int, default=9, help="rounds of a row, fewer if they take --max-seconds")
-    parser.add_argument("--max-seconds", type=float, default=600.0, help="of a row; one that needs more is left out")
+    parser.add_argument(
+        "--max-seconds", type=float, default=600.0, help="seconds of a row; one that needs more is left out"
+    )
     parser.add_argument("--fast", action="store_true", help="a smoke test: tiny models, whose ratios say nothing")
     parser.add_argument("--json", type=Path, default=None, help="written after every row")
     parser.add_argument("--figure", type=Path, nargs="+", metavar="FILE", help="draw PNG from JSON..., measure nothing")

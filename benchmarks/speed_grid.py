@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64, 512])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a cell, if that is five rounds or more")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of a cell, if that is five rounds or more")
     parser.add_argument("--json", type=Path, default=None, help="written after every cell")
     options = parser.parse_args()
     set_malloc_thresholds()  # as a run does

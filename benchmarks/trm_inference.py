@@ -112,7 +112,7 @@ def run_step(model: Any, cells: torch.Tensor) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder with a trained model")
-    parser.add_argument("--rule", default="correct:0.9", help="by which puzzles leave the batch")
+    parser.add_argument("--rule", default="correct:0.9", help="exit rule by which puzzles leave the batch")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--puzzles", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=7)

@@ -85,7 +85,9 @@ def parse_arguments() -> argparse.Namespace:
     options.add_argument("--families", nargs="+", choices=list(_FAMILIES), default=list(_FAMILIES))
     options.add_argument("--minutes", type=float, default=10.0, help="no chain begins later")
     options.add_argument("--kills", type=int, default=50, help="enough of one family")
-    options.add_argument("--seed", type=int, default=0, help="of the moments, the signals and the lengths of chains")
+    options.add_argument(
+        "--seed", type=int, default=0, help="seed of the moments, the signals and the lengths of chains"
+    )
     options.add_argument("--keep", help="a folder for the runs, which is kept")
     return options.parse_args()
 

@@ -100,7 +100,7 @@ def is_left_out(family, kind):
     that Muon trains are not sharded either.
     """
     if family == "act, Muon":
-        return any(kind_of_run.sharded for kind_of_run in ((kind,) if isinstance(kind, Kind) else kind))
+        return any(member.sharded for member in ((kind,) if isinstance(kind, Kind) else kind))
     return family == "par, a search" and (not isinstance(kind, Kind) or kind.sharded)
 
 
