@@ -58,7 +58,7 @@ USED = {
         "if self._created_lr_scheduler:\n            self.lr_scheduler = None",
     ),
 }
-# What `ResumeCallback` counts on: the order in which a training begins, and an epoch is gone through.
+# Order of a training and of an epoch in transformers, on which `ResumeCallback` relies.
 ORDER = {
     "_inner_training_loop": (
         "self._init_training_state(", "self._prepare_for_training(", "self._tr_loss = torch.tensor(0.0",

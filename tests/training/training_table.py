@@ -106,7 +106,7 @@ FURTHER: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _GROWING = ("budget.target=2", "budget.grow=0.5", "budget.hold=0", "budget.ramp=0.5")
-# What a choice requires, or what makes it leave parameters idle.
+# Settings that a choice requires, because without them it is refused or leaves parameters idle.
 NEEDS: dict[str, tuple[str, ...]] = {
     "adalayers model.freeze_base_model=false": ("features.cache=false",),
     "albert_act budget.unit=updates": ("model.act_penalty=0", *_GROWING),
