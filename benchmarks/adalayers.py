@@ -70,7 +70,7 @@ def make_model(
 
 
 def make_examples(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Texts of full length, cut from one long text."""
+    """Return texts of full length, cut from one long text."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_path("--base", options.base))
     first, *_, last = tokenizer("")["input_ids"]
     room, count = options.length - 2, options.batch * options.batches
@@ -96,7 +96,7 @@ def collate(examples: Sequence[Mapping[str, Any]]) -> Batch:
 
 
 def fill_cache(folder: str, model: AdaLayersForSequenceClassification, examples: Any) -> FeatureStore:
-    """All states of all examples, in float32."""
+    """Compute all states of all examples, in float32."""
 
     def compute(batch: Batch, states: tuple[int, ...]) -> Mapping[int, Tensor]:
         return model.base_states(states, **batch)
@@ -107,7 +107,7 @@ def fill_cache(folder: str, model: AdaLayersForSequenceClassification, examples:
 
 
 def time_pass(run: Callable[[], Any]) -> float:
-    """Seconds of one pass."""
+    """Return the seconds of one pass."""
     _wait()
     start = time.perf_counter()
     run()
@@ -121,7 +121,7 @@ def _wait() -> None:
 
 
 def time_interleaved(passes: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, list[float]]:
-    """Seconds of each pass, taken in turns after one round of warming up."""
+    """Return the seconds of each pass, timed in turns after one round of warming up."""
     seconds: dict[Any, list[float]] = {name: [] for name in passes}
     for run in passes.values():
         run()
@@ -138,12 +138,12 @@ def measure_cache(options: argparse.Namespace, case: str) -> dict[str, Any]:
         [weight for weight in model.parameters() if weight.requires_grad], lr=1e-4, fused=True
     )
 
-    def batches(dataset: Any) -> Iterator[Batch]:
+    def iterate_batches(dataset: Any) -> Iterator[Batch]:
         for start in range(0, len(dataset), options.batch):
             yield collate([dataset[row] for row in range(start, start + options.batch)])
 
-    def train_epoch(batches: Iterable[Batch]) -> None:
-        for batch in batches:
+    def train_epoch(iterate_batches: Iterable[Batch]) -> None:
+        for batch in iterate_batches:
             optimizer.zero_grad()
             model(**batch).loss.backward()
             optimizer.step()
@@ -154,19 +154,19 @@ def measure_cache(options: argparse.Namespace, case: str) -> dict[str, Any]:
         filling = time.perf_counter() - filling
 
         def cached_batches() -> Iterator[Batch]:
-            return (reader(batch, model.states_to_read()) for batch in batches(RowNumbers(examples)))  # type: ignore[arg-type]
+            return (reader(batch, model.states_to_read()) for batch in iterate_batches(RowNumbers(examples)))  # type: ignore[arg-type]
 
         resident = list(cached_batches())
         with torch.no_grad():
-            pairs = zip(resident, batches(examples), strict=True)
+            pairs = zip(resident, iterate_batches(examples), strict=True)
             difference = max((model(**one).logits - model(**other).logits).abs().max().item() for one, other in pairs)
-            limit = cache_limit(model, resident[0], next(batches(examples)))
+            limit = compute_cache_limit(model, resident[0], next(iterate_batches(examples)))
         model.train()
         seconds = time_interleaved(
             {
                 "cached": lambda: train_epoch(cached_batches()),
                 "in_memory": lambda: train_epoch(resident),
-                "recomputed": lambda: train_epoch(batches(examples)),
+                "recomputed": lambda: train_epoch(iterate_batches(examples)),
             },
             options.repeats,
         )
@@ -182,8 +182,8 @@ def measure_cache(options: argparse.Namespace, case: str) -> dict[str, Any]:
     }
 
 
-def cache_limit(model: AdaLayersForSequenceClassification, cached: Batch, recomputed: Batch) -> float:
-    """Work of a training step with the base over that without it, where the states need no gradient."""
+def compute_cache_limit(model: AdaLayersForSequenceClassification, cached: Batch, recomputed: Batch) -> float:
+    """Return the compute of a training step with the base over that without it, where states need no gradient."""
     without, whole = (float(model.price(model(**batch).trace).executed) for batch in (cached, recomputed))
     maps = getattr(model, "projectors", {})
     projections = sum(maps[str(state)].weight.numel() for state in cached["states"] if str(state) in maps)
@@ -202,7 +202,7 @@ def make_truncated(options: argparse.Namespace, blocks: int) -> AdaLayersForSequ
 
 
 def measure_truncation(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every depth against the full one."""
+    """Measure every depth against the full one."""
     batch = collate(make_examples(options)[: options.batch])
     del batch["labels"]
     full = make_model(options).eval()
@@ -225,8 +225,8 @@ def measure_truncation(options: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def peak_bytes(run: Callable[[], Any]) -> int:
-    """Most bytes allocated at once during a pass, beyond those held before it."""
+def measure_peak_bytes(run: Callable[[], Any]) -> int:
+    """Return the most bytes allocated at once during a pass, beyond those held before it."""
     if DEVICE.type == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -235,32 +235,35 @@ def peak_bytes(run: Callable[[], Any]) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     live = peak = 0
-    for _, change in sorted(_allocations(profile.profiler.kineto_results.experimental_event_tree())):
+    for _, change in sorted(_list_allocations(profile.profiler.kineto_results.experimental_event_tree())):
         live += change
         peak = max(peak, live)
     return peak
 
 
-def _allocations(events: Sequence[Any]) -> list[tuple[int, int]]:
-    """When the allocator gave out or took back how many bytes."""
-    found, pending = [], list(events)
+def _list_allocations(events: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return the times at which the allocator gave out or took back memory, with the numbers of bytes."""
+    allocations, pending = [], list(events)
     while pending:
         event = pending.pop()
         pending += event.children
         if event.name == "[memory]":
-            found.append((event.start_time_ns, event.extra_fields.alloc_size))
-    return found
+            allocations.append((event.start_time_ns, event.extra_fields.alloc_size))
+    return allocations
 
 
 def measure_memory(options: argparse.Namespace) -> dict[str, Any]:
-    """Inference with all states mixed against the base alone."""
+    """Measure inference with all states mixed against the base alone."""
     model = make_model(options).eval()
     base: nn.Module = model.model
     batch = collate(make_examples(options)[: options.batch])
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
     with torch.inference_mode():
         model(**inputs)
-        peaks = {"adalayers": peak_bytes(lambda: model(**inputs)), "base": peak_bytes(lambda: base(**inputs))}
+        peaks = {
+            "adalayers": measure_peak_bytes(lambda: model(**inputs)),
+            "base": measure_peak_bytes(lambda: base(**inputs)),
+        }
     return {**{f"{name}_bytes": value for name, value in peaks.items()}, "ratio": peaks["adalayers"] / peaks["base"]}
 
 
@@ -277,9 +280,9 @@ def main() -> None:
         options.batch, options.length, options.batches, options.repeats = 2, 16, 1, 1
     set_malloc_thresholds()  # as a run does
 
-    place = describe_machine(DEVICE)
+    device = describe_machine(DEVICE)
     names = ("base", "batch", "length", "batches", "repeats", "project_dim")
-    setting = {"device": place, **{name: getattr(options, name) for name in names}}
+    setting = {"device": device, **{name: getattr(options, name) for name in names}}
     print("Adalayers:", ", ".join(f"{name} {value}" for name, value in setting.items()), flush=True)
 
     cache = [measure_cache(options, case) for case in CASES]

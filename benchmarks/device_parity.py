@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from family_cases import case_of, moved, without_dropout
+from family_cases import build_case, disable_dropout, move
 from torch import Tensor
 
 from adadepth.runtime.hardware import describe_machine
@@ -42,8 +42,8 @@ CASES = {
 ROWS = "trainer.per_device_train_batch_size=8"
 
 
-def trained(model: Any, inputs: dict[str, Any]) -> tuple[float, Tensor]:
-    """Loss and gradient of a step, on the CPU."""
+def compute_gradient(model: Any, inputs: dict[str, Any]) -> tuple[float, Tensor]:
+    """Return loss and gradient of a step, on the CPU."""
     model.zero_grad(set_to_none=True)
     loss = model(**inputs).loss
     loss.backward()
@@ -52,23 +52,23 @@ def trained(model: Any, inputs: dict[str, Any]) -> tuple[float, Tensor]:
 
 
 @torch.no_grad()
-def evaluated(model: Any, inputs: dict[str, Any], rule: str | None) -> dict[str, Tensor]:
-    """Depths, and where there is a rule predictions after every step and exits, on the CPU."""
+def evaluate(model: Any, inputs: dict[str, Any], rule: str | None) -> dict[str, Tensor]:
+    """Return depths, and with a rule predictions after every step and exits, on the CPU."""
     model.eval()
     inputs = {name: value for name, value in inputs.items() if name not in ("carry", "draws")}
-    found = {"updates": model(**inputs).trace.updates}
+    outputs_by_name = {"updates": model(**inputs).trace.updates}
     if rule is not None:
         outputs = model(**inputs, exit_rule=rule, run_all_steps=True)
-        found |= {"step_logits": outputs.step_logits[...], "exits": outputs.exit_steps}
+        outputs_by_name |= {"step_logits": outputs.step_logits[...], "exits": outputs.exit_steps}
     model.train()
-    return {name: value.float().cpu() for name, value in found.items()}
+    return {name: value.float().cpu() for name, value in outputs_by_name.items()}
 
 
 def resolve_exit_rule(model: Any, inputs: dict[str, Any]) -> str | None:
     """Return a confidence rule with a threshold between two confidences seen on the CPU; None without predictions."""
     if "logits" not in model.exit_signals:
         return None
-    steps = evaluated(model, inputs, "fixed:1")["step_logits"]
+    steps = evaluate(model, inputs, "fixed:1")["step_logits"]
     if steps.shape[-1] == 1:
         return None
     values = steps.softmax(-1).amax(-1).flatten().unique()
@@ -77,34 +77,34 @@ def resolve_exit_rule(model: Any, inputs: dict[str, Any]) -> str | None:
     return f"confidence:{min(max(threshold, 1e-3), 0.999):.6f}"
 
 
-def compared(case: str, seed: int) -> dict[str, float]:
-    """Differences of the device from the CPU."""
-    model, inputs = case_of(f"{case} {ROWS}", seed)
-    without_dropout(model)
+def compare_devices(case: str, seed: int) -> dict[str, float]:
+    """Return the differences of the device from the CPU."""
+    model, inputs = build_case(f"{case} {ROWS}", seed)
+    disable_dropout(model)
     rule = resolve_exit_rule(model, inputs)
-    there, given = copy.deepcopy(model).to(DEVICE), moved(inputs, DEVICE)
-    loss, gradient = trained(model, inputs)
-    loss_there, gradient_there = trained(there, given)
-    expected, found = evaluated(model, inputs, rule), evaluated(there, given, rule)
+    device_model, device_inputs = copy.deepcopy(model).to(DEVICE), move(inputs, DEVICE)
+    loss, gradient = compute_gradient(model, inputs)
+    device_loss, device_gradient = compute_gradient(device_model, device_inputs)
+    expected, actual = evaluate(model, inputs, rule), evaluate(device_model, device_inputs, rule)
     result = {
-        "loss": abs(loss_there - loss) / max(abs(loss), 1e-12),
-        "gradient": ((gradient_there - gradient).norm() / gradient.norm()).item(),
-        "same_updates": found["updates"].eq(expected["updates"]).float().mean().item(),
+        "loss": abs(device_loss - loss) / max(abs(loss), 1e-12),
+        "gradient": ((device_gradient - gradient).norm() / gradient.norm()).item(),
+        "same_updates": actual["updates"].eq(expected["updates"]).float().mean().item(),
     }
     if rule is not None:
-        difference = (found["step_logits"] - expected["step_logits"]).abs().nan_to_num()
+        difference = (actual["step_logits"] - expected["step_logits"]).abs().nan_to_num()
         result["step_logits"] = (difference.max() / expected["step_logits"].nan_to_num().abs().max()).item()
-        result["same_exits"] = found["exits"].eq(expected["exits"]).float().mean().item()
+        result["same_exits"] = actual["exits"].eq(expected["exits"]).float().mean().item()
     return result
 
 
-def worst(runs: list[dict[str, float]]) -> dict[str, float]:
+def select_worst(runs: list[dict[str, float]]) -> dict[str, float]:
     """Return the largest differences and the smallest shares of equal results over all runs."""
     return {name: (min if name.startswith("same") else max)(run[name] for run in runs) for name in runs[0]}
 
 
 def is_met(row: dict[str, Any]) -> bool:
-    """Whether a row is within the targets."""
+    """Return whether a row is within the targets."""
     shares = [row[name] for name in ("same_updates", "same_exits") if name in row]
     return row["loss"] <= LOSS_TARGET and row["gradient"] <= GRADIENT_TARGET and min(shares) >= SAME_TARGET
 
@@ -112,10 +112,10 @@ def is_met(row: dict[str, Any]) -> bool:
 def measure(name: str, seeds: int) -> dict[str, Any]:
     """Compare the devices on one case; return a row of the table, with the error if the case fails."""
     try:
-        found = worst([compared(CASES[name], seed) for seed in range(seeds)])
+        differences = select_worst([compare_devices(CASES[name], seed) for seed in range(seeds)])
     except Exception as error:  # one family must not hide the others
         return {"case": name, "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-    row = {"case": name, "n": seeds, **found}
+    row = {"case": name, "n": seeds, **differences}
     return row | {"met": is_met(row)}
 
 
@@ -127,13 +127,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    place = describe_machine(DEVICE) + (", compared with itself" if DEVICE.type == "cpu" else "")
-    print(f"parity: {place}; largest relative difference of {options.seeds} seeds", flush=True)
-    report: dict[str, Any] = {"setting": {"device": place, "itself": DEVICE.type == "cpu"}, "rows": []}
+    device = describe_machine(DEVICE) + (", compared with itself" if DEVICE.type == "cpu" else "")
+    print(f"parity: {device}; largest relative difference of {options.seeds} seeds", flush=True)
+    report: dict[str, Any] = {"setting": {"device": device, "itself": DEVICE.type == "cpu"}, "rows": []}
     for name in options.only:
         row = measure(name, options.seeds)
         report["rows"].append(row)
-        print(f"  {name:<24} {told(row)}", flush=True)
+        print(f"  {name:<24} {format_row(row)}", flush=True)
         if options.json is not None:
             options.json.write_text(json.dumps(report, indent=2) + "\n")
     missed = [row["case"] for row in report["rows"] if not row.get("met")]
@@ -141,7 +141,7 @@ def main() -> None:
         raise SystemExit(f"not within the targets: {', '.join(missed)}")
 
 
-def told(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     """Format a row as a line of text."""
     if "error" in row:
         return f"FAILED {row['error']}"

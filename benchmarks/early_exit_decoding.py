@@ -4,7 +4,7 @@
     OMP_NUM_THREADS=1 python benchmarks/early_exit_decoding.py --speculation RUN [RUN ...]
 
 The layers have the sizes of Llama-3.2-1B (2,048 wide, 32 heads, 8 of keys and values, 8,192 inner) and random weights.
-Tokens are chosen greedily in float32, and a rule prescribes exits whatever the states are. Several ways continue the
+Tokens are chosen greedily in float32, and a rule prescribes exits whatever the states are. Several methods continue the
 same prompts in turns, and their medians are compared:
   stock      transformers' own model and cache
   full       the early-exit model at full depth
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from looped_decoding import Prescribed, seconds_of
+from looped_decoding import Prescribed, time_methods
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -45,7 +45,7 @@ MODULES = ("argparse", "json", "statistics", "textwrap", "random", "heapq", "dif
 
 
 def make_models(layers: int) -> tuple[Any, Any]:
-    """Build transformers' model and the early-exit model, with the same random weights."""
+    """Return transformers' model and the early-exit model, with the same random weights."""
     torch.manual_seed(0)
     base = LlamaConfig(**LLAMA_1B, num_hidden_layers=layers, tie_word_embeddings=True)
     stock = LlamaForCausalLM(base).eval()
@@ -69,7 +69,7 @@ class WorkCounter:
 
 
 def measure_policies(model: Any, stock: Any, batch: int, new: int, repeats: int) -> Iterator[dict[str, Any]]:
-    """Compare ways to continue texts, for several lists of exits."""
+    """Compare methods that continue texts, for several lists of exits."""
     prompts = torch.randint(LLAMA_1B["vocab_size"], (batch, 16))
     config = GenerationConfig(max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
     call = {"attention_mask": torch.ones_like(prompts), "generation_config": config}
@@ -94,8 +94,8 @@ def measure_policies(model: Any, stock: Any, batch: int, new: int, repeats: int)
             "full": partial(decode, "full", exit_rule=f"fixed:{layers}"),
             **{policy: partial(decode, policy, exit_rule=rule, cache_policy=policy) for policy in POLICIES},
         }
-        seconds_of(ways, 1)
-        medians = {way: statistics.median(values) for way, values in seconds_of(ways, repeats).items()}
+        time_methods(ways, 1)
+        medians = {way: statistics.median(values) for way, values in time_methods(ways, repeats).items()}
         shares = {policy: work[policy] / work["full"] for policy in POLICIES}
         yield {
             "batch": batch, "exits": name,
@@ -123,7 +123,7 @@ def measure_speculation(folder: str, new: int, drafts: int, repeats: int) -> Ite
             "custom_generate": adadepth.self_speculation, "draft_rule": f"fixed:{exit}", "draft_tokens": drafts,
         }  # fmt: skip
         ways = {"full": partial(decode, "full"), "speculation": partial(decode, "speculation", **drafting)}
-        medians = {way: statistics.median(values) for way, values in seconds_of(ways, repeats).items()}
+        medians = {way: statistics.median(values) for way, values in time_methods(ways, repeats).items()}
         same = [ours.sequences.equal(theirs.sequences) for ours, theirs in zip(*outputs.values(), strict=True)]
         drafted, accepted, passes = (
             sum(getattr(output, name) for output in outputs["speculation"])

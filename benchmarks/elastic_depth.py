@@ -40,7 +40,7 @@ EXAMPLES, TEST_SEED = 1024, 10**6
 
 Scores = dict[str, list[float]]
 
-# Settings of every method, and the mean number of loops that it runs in an optimiser step.
+# Settings of every method, and its mean number of loops in an optimiser step.
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
     "elastic": ({"objective": "elastic", "loop_conditioning": "time"}, LOOPS * 1.5),
     "control": ({"objective": "elastic"}, LOOPS * 1.5),

@@ -46,7 +46,7 @@ READ, PROMPT, WRITTEN = 256, 8, 48  # tokens
 
 @dataclass(frozen=True)
 class Engine:
-    """A program that runs a looped model.
+    """Program that runs a looped model.
 
     Attributes:
         write: Function that writes a model into a folder.
@@ -70,7 +70,7 @@ def make_model(width: int, loops: int) -> Any:
 
 
 def write_unrolled(model: Any, folder: Path) -> None:
-    """Write the Llama with the layers of all loops one after the other, which computes what the looped model does."""
+    """Write the Llama with the layers of all loops one after the other, which is equivalent to the looped model."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from adadepth.models.shared.layouts import convert_to_layout
@@ -185,7 +185,7 @@ TORCH_MODULES = ["adadepth.models.looped.modeling", "transformers.models.llama.m
 
 
 class Worker:
-    """A process with a model in one engine, which continues texts on demand."""
+    """Process with a model in one engine, which continues texts on demand."""
 
     def __init__(self, engine: str, folder: Path) -> None:
         command = [sys.executable, __file__, "--worker", engine, str(folder)]
@@ -195,7 +195,7 @@ class Worker:
         self.ask([0], 1)
 
     def ask(self, tokens: list[int], count: int) -> dict[str, Any]:
-        """Return the next tokens of a text, the seconds that they took, and the memory of the process."""
+        """Return the next tokens of a text, with their seconds and the memory of the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps([tokens, count]), file=self._process.stdin, flush=True)
@@ -209,8 +209,8 @@ class Worker:
         self._process.wait()
 
 
-def work(engine: str, folder: Path) -> None:
-    """Answer the requests of a `Worker`."""
+def serve_requests(engine: str, folder: Path) -> None:
+    """Run the requests of a `Worker`."""
     for name in MODULES.get(engine.partition(":")[0], TORCH_MODULES):
         import_module(name)
     imports = read_peak()
@@ -307,22 +307,30 @@ def compare_predictions(
     tokenizer = load_tokenizer(str(checkpoint), needed=())
     ids = tokenizer("\n".join(read_embedded_documents()), add_special_tokens=False)["input_ids"][-blocks * BLOCK :]
     texts = torch.tensor(ids).view(blocks, BLOCK)
-    logits = torch.tensor([compute_with_torch(model, text) for text in texts.tolist()])
-    continuations = [generate_with_torch(model, text[:32], 32) for text in texts[:20].tolist()]
-    expected = compute_perplexity(logits, texts)
-    for engine, folder in folders.items():
-        compute_logits, generate = load_predictor(engine, folder)
-        predicted = torch.tensor([compute_logits(text) for text in texts.tolist()])
-        written = [generate(text[:32], 32) for text in texts[:20].tolist()]
-        perplexity = compute_perplexity(predicted, texts)
+    with torch.inference_mode():
+        logits = model(texts).logits
+        ours = [
+            model.generate(text[None, :32], max_new_tokens=32, do_sample=False, eos_token_id=None)[0, 32:].tolist()
+            for text in texts[:20]
+        ]
+    perplexity_of_adadepth = compute_perplexity(logits, texts)
+    for weights in ("f32", "f16", "q8_0"):
+        with tempfile.TemporaryDirectory() as temporary:
+            write_gguf_file(model, Path(temporary), weights)
+            loaded = run_gguf.load(Path(temporary))
+            file_logits = torch.tensor([run_gguf.compute_logits(loaded, text) for text in texts.tolist()])
+            theirs = [run_gguf.generate(loaded, text[:32], 32) for text in texts[:20].tolist()]
+            loaded.close()
+        perplexity = compute_perplexity(file_logits, texts)
         yield {
             "loops": model.config.num_loops,
             "engine": engine,
             "perplexity": perplexity,
-            "relative_difference": perplexity / expected - 1,
-            "largest_logit_difference": float((predicted - logits).abs().max()),
-            "same_likeliest": float((predicted.argmax(-1) == logits.argmax(-1)).float().mean()),
-            "same_continuations": sum(map(list.__eq__, continuations, written)),
+            "adadepth": perplexity_of_adadepth,
+            "relative_difference": perplexity / perplexity_of_adadepth - 1,
+            "largest_logit_difference": float((file_logits - logits).abs().max()),
+            "same_likeliest": float((file_logits.argmax(-1) == logits.argmax(-1)).float().mean()),
+            "same_continuations": sum(map(list.__eq__, ours, theirs)),
         }
 
 
@@ -385,7 +393,7 @@ def main() -> None:
     parser.add_argument("--worker", nargs=2, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
-        work(options.worker[0], Path(options.worker[1]))
+        serve_requests(options.worker[0], Path(options.worker[1]))
         return
     import torch
 

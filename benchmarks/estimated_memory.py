@@ -1,8 +1,8 @@
 """Memory of real training steps against mode=estimate, a process each: `python benchmarks/estimated_memory.py --help`.
 
-The process makes the model with weights, and trains some updates on micro-batches of the longest examples. Its peak is
-the operating system's (`VmHWM`, set back before the last update), of which what it held before the model is left out.
-Linux only; memory is given back as it is freed (`MALLOC_MMAP_THRESHOLD_`).
+The process builds the model with weights, and trains some updates on micro-batches of the longest examples. Its peak is
+that of the operating system (`VmHWM`, reset before the last update) without the memory held before the model. Linux
+only; freed memory is given back at once (`MALLOC_MMAP_THRESHOLD_`).
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ CASES = {
 }
 
 
-def resident(line: str) -> int:
-    """Bytes of `VmRSS` or `VmHWM`."""
-    status = dict(each.split(":", 1) for each in Path("/proc/self/status").read_text().splitlines())
+def read_resident_bytes(line: str) -> int:
+    """Return the bytes of `VmRSS` or `VmHWM`."""
+    status = dict(status_line.split(":", 1) for status_line in Path("/proc/self/status").read_text().splitlines())
     return int(status[line].split()[0]) * 1024
 
 
 def measure(case: str) -> dict[str, float]:
-    """Bytes of a step, estimated and at the peak of a real one, and the mean updates of that one."""
+    """Return the bytes of a step, estimated and at the peak of a real one, and the mean updates of the real one."""
     import torch
-    from family_cases import config_of, inputs_of, model_of
+    from family_cases import build_case_config, build_case_model, select_inputs
 
     from adadepth.contrib.estimate.estimate import estimate_training
     from adadepth.contrib.estimate.training_spec import build_training_spec
     from adadepth.training.optimization import build_optimizer
 
     torch.set_num_threads(1)
-    config = config_of(case)
-    found = estimate_training(config)["memory"]
+    config = build_case_config(case)
+    estimate = estimate_training(config)["memory"]
     warm = torch.ones(64, 64, requires_grad=True)
     (warm @ warm).sum().backward()
     subject = build_training_spec(config)
-    before = resident("VmRSS")
+    before = read_resident_bytes("VmRSS")
     batch = subject.batch(config.trainer.per_device_train_batch_size)
-    model = model_of(config, subject)  # nobody halts, as the estimate supposes
+    model = build_case_model(config, subject)  # no token halts, as the estimate assumes
     optimizer = build_optimizer(model, config.trainer)
-    inputs = inputs_of(config, model, batch)
+    inputs = select_inputs(config, model, batch)
     for _ in range(STEPS):
         optimizer.zero_grad()
         Path("/proc/self/clear_refs").write_text("5")
@@ -71,7 +71,7 @@ def measure(case: str) -> dict[str, float]:
         del outputs
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    return {"estimated": found["total"], "peak": resident("VmHWM") - before, "depth": depth}
+    return {"estimated": estimate["total"], "peak": read_resident_bytes("VmHWM") - before, "depth": depth}
 
 
 def main() -> None:

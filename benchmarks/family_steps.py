@@ -1,13 +1,13 @@
-"""Training steps of every family: what share of the device they use, and what a like model of transformers uses.
+"""Training steps of every family: their share of the device's peak, beside a comparable model of transformers.
 
     python benchmarks/family_steps.py [--small] [--only NAME ...] [--repeats 10] [--json FILE]
 
 A step is forward pass, loss, backward pass and a fused AdamW, dense, at full depth, in bf16 autocast on an accelerator
-and in float32 on a CPU. Its operations are those of its products and of attention, counted while it runs, of both
-models alike; the share is operations a second over the peak of the data sheet (MFU) where the device is one of
+and in float32 on a CPU. Its operations are those of its products and of attention, counted in the same way for both
+models. The share is operations a second over the peak of the data sheet (MFU) if the device is one of
 `adadepth.contrib.estimate.devices`, and over the rate of a large product that is measured here. The peer has as many
 layers as the model applies, of the same widths; TRM and Ponder's recurrent cell have none in transformers. Steps are
-timed in turns. `--small` are models for minutes on a CPU, whose shares say little.
+timed in turns. With `--small`, models take minutes on a CPU, and their shares say little.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from device_parity import CASES as SMALL
 from device_parity import ROWS
-from family_cases import case_of, moved
+from family_cases import build_case, move
 from ragged_cases import measure_rate
 from torch import Tensor, nn
 from training_step import AlbertWithSparseHead, make_step
@@ -62,7 +62,7 @@ CASES = {
 
 
 class Classified(nn.Module):
-    """A frozen encoder run without gradients, and a linear head on the mean of its states."""
+    """Frozen encoder run without gradients, with a linear head on the mean of its states."""
 
     def __init__(self, base: nn.Module, width: int) -> None:
         super().__init__()
@@ -75,33 +75,34 @@ class Classified(nn.Module):
         return nn.functional.cross_entropy(self.head(states.mean(dim=1)).float(), labels)
 
 
-def peer_of(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]] | None:
+def build_peer(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]] | None:
     """Build the comparable model of transformers, with its name and inputs; None if there is none."""
-    made = {
-        "albert_act": _albert_masked, "ponder_albert": _albert, "albert": _albert, "multi_exit_albert": _albert,
-        "adalayers": _frozen, "par_xl": _gpt, "looped": _llama,
+    build = {
+        "albert_act": _build_masked_albert, "ponder_albert": _build_albert, "albert": _build_albert,
+        "multi_exit_albert": _build_albert,
+        "adalayers": _build_frozen, "par_xl": _build_gpt, "looped": _build_llama,
     }.get(model.config.model_type)  # fmt: skip
-    if made is _albert_masked and "sentence_order_label" not in inputs:
+    if build is _build_masked_albert and "sentence_order_label" not in inputs:
         return None
-    return None if made is None else made(model, inputs)
+    return None if build is None else build(model, inputs)
 
 
-def _albert_masked(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
+def _build_masked_albert(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
     return "ALBERT, the same heads", AlbertWithSparseHead(model.config, model.max_updates), inputs
 
 
-def _albert(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
+def _build_albert(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
     names = "vocab_size embedding_size hidden_size num_attention_heads intermediate_size max_position_embeddings"
     sizes = {name: getattr(model.config, name) for name in (*names.split(), "num_hidden_layers", "num_labels")}
     return "ALBERT", AlbertForSequenceClassification(AlbertConfig(**sizes)), inputs
 
 
-def _frozen(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
+def _build_frozen(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
     base = type(model.model)(model.model.config)
     return type(base).__name__, Classified(base, base.config.hidden_size), inputs
 
 
-def _gpt(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
+def _build_gpt(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
     config, ids = model.config, inputs["input_ids"]
     shape = {"n_embd": config.hidden_size, "n_head": config.num_attention_heads, "n_inner": config.intermediate_size}
     layers = config.num_hidden_layers // 2  # a layer has two blocks: attention and feed-forward
@@ -109,7 +110,7 @@ def _gpt(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, 
     return "GPT-2", peer, {"input_ids": ids, "labels": ids}
 
 
-def _llama(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
+def _build_llama(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]]:
     config, ids = model.config, inputs["input_ids"]
     names = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
     layers = config.prelude + config.core * config.num_loops + config.coda
@@ -117,49 +118,51 @@ def _llama(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str
     return "Llama", peer, {"input_ids": ids, "labels": ids}
 
 
-def operations_of(step: Callable[[], Any]) -> int:
-    """Multiplications and additions of products and attention in a step."""
-    with MemoryTracker() as ledger:
+def count_operations(step: Callable[[], Any]) -> int:
+    """Count multiplications and additions of products and attention in a step."""
+    with MemoryTracker() as tracker:
         step()
-    return ledger.operations
+    return tracker.operations
 
 
-def sheet_peak(name: str) -> float | None:
-    """Operations a second of the device's data sheet; None: it is not in the table."""
+def get_sheet_peak(name: str) -> float | None:
+    """Return the operations a second of the device's data sheet, or None if it is not in the table."""
     device = find_driver_device(name)
     return None if device is None else get_peak_rate(device, "bf16", tf32=False)
 
 
 def measure(case: str, repeats: int, rate: float, peak: float | None) -> dict[str, Any]:
-    """Seconds, operations and shares of a model and its peer."""
-    model, inputs = case_of(case)
-    peer = peer_of(model, inputs)
+    """Measure seconds, operations and shares of a model and its peer."""
+    model, inputs = build_case(case)
+    peer = build_peer(model, inputs)
     models = {"ours": (model, inputs)} | ({} if peer is None else {"peer": peer[1:]})
     steps = {
-        name: make_step(each.to(DEVICE).train(), moved(given, DEVICE), PRECISION)
-        for name, (each, given) in models.items()
+        name: make_step(step_model.to(DEVICE).train(), move(step_inputs, DEVICE), PRECISION)
+        for name, (step_model, step_inputs) in models.items()
     }
-    operations = {name: operations_of(step) for name, step in steps.items()}
+    operations = {name: count_operations(step) for name, step in steps.items()}
     seconds = time_interleaved(steps, repeats, WARMUP, DEVICE)
-    found: dict[str, Any] = {"peer_name": None if peer is None else peer[0]}
+    row: dict[str, Any] = {"peer_name": None if peer is None else peer[0]}
     for name, times in seconds.items():
         per_second = operations[name] / times["median"]
         shares = {"of_product": per_second / rate, "mfu": None if peak is None else per_second / peak}
-        found[name] = {"operations": operations[name], "seconds": times, **shares}
-    return found
+        row[name] = {"operations": operations[name], "seconds": times, **shares}
+    return row
 
 
-def told(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     """Format a row as a line of text."""
     if "error" in row:
         return f"FAILED {row['error']}"
     parts = []
     for name in ("ours", "peer"):
         if name in row:
-            each = row[name]
-            mfu = "" if each["mfu"] is None else f", MFU {each['mfu']:.1%}"
+            figures = row[name]
+            mfu = "" if figures["mfu"] is None else f", MFU {figures['mfu']:.1%}"
             label = "" if name == "ours" else f"{row['peer_name']}: "
-            parts.append(f"{label}{1e3 * each['seconds']['median']:.1f} ms, {each['of_product']:.1%} of a product{mfu}")
+            parts.append(
+                f"{label}{1e3 * figures['seconds']['median']:.1f} ms, {figures['of_product']:.1%} of a product{mfu}"
+            )
     return "; ".join(parts)
 
 
@@ -172,11 +175,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     cases = {name: f"{case} {ROWS}" for name, case in SMALL.items()} if options.small else CASES
-    place = describe_machine(DEVICE)
-    rate, peak = 2 * measure_rate(PRODUCT, DEVICE, PRECISION), sheet_peak(place)
+    device = describe_machine(DEVICE)
+    rate, peak = 2 * measure_rate(PRODUCT, DEVICE, PRECISION), get_sheet_peak(device)
     precision = str(PRECISION).removeprefix("torch.")
-    print(f"training steps: {place}, {precision}, a product has {rate / 1e12:.3g} TFLOPS", flush=True)
-    setting = {"device": place, "precision": precision, "product_flops": rate, "sheet_flops": peak}
+    print(f"training steps: {device}, {precision}, a product has {rate / 1e12:.3g} TFLOPS", flush=True)
+    setting = {"device": device, "precision": precision, "product_flops": rate, "sheet_flops": peak}
     report: dict[str, Any] = {"setting": setting, "rows": []}
     for name in options.only or cases:
         row = {"case": name, "configuration": cases[name]}
@@ -185,7 +188,7 @@ def main() -> None:
         except Exception as error:  # one family must not hide the others
             row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         report["rows"].append(row)
-        print(f"  {name:<24} {told(row)}", flush=True)
+        print(f"  {name:<24} {format_row(row)}", flush=True)
         if options.json is not None:
             options.json.write_text(json.dumps(report, indent=2) + "\n")
     failed = [row["case"] for row in report["rows"] if "error" in row]

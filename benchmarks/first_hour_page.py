@@ -1,4 +1,4 @@
-"""The report of the first hour on a device: a page that stands alone, and the same as one JSON file."""
+"""Report of the first hour on a device: a page without external files, and the same as one JSON file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from first_hour_steps import Step, crossovers, found_by
+from first_hour_steps import Step, find_crossovers, read_benchmark
 from markupsafe import Markup
 
 from adadepth.report.page_writer import write_page
@@ -19,24 +19,24 @@ WORDS = {"done": "done", "failed": "failed", "cut": "its time ran out", "waiting
 
 
 def write_report(
-    folder: Path, about: Mapping[str, Any], plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]
+    folder: Path, setup: Mapping[str, Any], plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]
 ) -> Path:
-    """Write first_hour.json and report.html; returns the page.
+    """Write first_hour.json and report.html, and return the page.
 
     Args:
-        folder: Where.
-        about: The machine, versions, and how the steps were started.
+        folder: Folder of the files.
+        setup: Machine, versions, and the command of the steps.
         plan: All steps.
-        results: Of those that were begun, by name: status, seconds, command, error, figures.
+        results: Status, seconds, command, error and figures of the started steps, by name.
     """
-    write_json(folder / RESULTS, {**about, "steps": dict(results)})
-    sections = [_overview(plan, results), _machine(about), *_crossovers(folder)]
-    sections += [_section(step, results[step.name]) for step in plan if step.name in results]
-    device = about["device"]["name"]
+    write_json(folder / RESULTS, {**setup, "steps": dict(results)})
+    sections = [_build_overview(plan, results), _build_machine_section(setup), *_build_crossovers(folder)]
+    sections += [_build_step_section(step, results[step.name]) for step in plan if step.name in results]
+    device = setup["device"]["name"]
     return write_page(folder, sections, title="The first hour", subtitle=device, sources=[RESULTS], owner="this folder")
 
 
-def _overview(plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]) -> Section:
+def _build_overview(plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]) -> Section:
     columns = [
         Column("step", "step", text, "text"),
         Column("status", "status", text, "text"),
@@ -47,13 +47,13 @@ def _overview(plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]) ->
     rows = [
         {
             "step": step.title,
-            "status": WORDS[found.get("status", "waiting")],
-            "time": found.get("seconds"),
-            "figures": len(found.get("figures", [])),
-            "error": found.get("error"),
+            "status": WORDS[result.get("status", "waiting")],
+            "time": result.get("seconds"),
+            "figures": len(result.get("figures", [])),
+            "error": result.get("error"),
         }
         for step in plan
-        for found in (results.get(step.name, {}),)
+        for result in (results.get(step.name, {}),)
     ]
     done = sum(row["status"] == WORDS["done"] for row in rows)
     table = Table("steps", columns, rows)
@@ -62,29 +62,29 @@ def _overview(plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]) ->
     return Section("Steps", "steps", html, tables=[table], of=None)
 
 
-def _machine(about: Mapping[str, Any]) -> Section:
-    facts = {**about["device"], **about["hardware"], "commit": about["git_commit"], "begun": about["begun"]}
-    facts |= {f"version of {name}": version for name, version in about["versions"].items()}
+def _build_machine_section(setup: Mapping[str, Any]) -> Section:
+    facts = {**setup["device"], **setup["hardware"], "commit": setup["git_commit"], "begun": setup["begun"]}
+    facts |= {f"version of {name}": version for name, version in setup["versions"].items()}
     rows = [{"fact": name, "value": value} for name, value in facts.items() if value not in (None, [])]
     columns = [Column("fact", "fact", text, "text"), Column("value", "value", text, "text")]
     table = Table("machine", columns, rows)
     return Section("Machine", "machine", to_html(table), tables=[table], of=None)
 
 
-def _crossovers(folder: Path) -> Iterator[Section]:
+def _build_crossovers(folder: Path) -> Iterator[Section]:
     """Yield the section that compares measured crossovers with the accelerator defaults, which are guesses."""
-    rows = found_by(folder / "ragged").get("rows", [])
+    rows = read_benchmark(folder / "ragged").get("rows", [])
     if not rows:
         return
     sentences = []
-    for mode, least in crossovers(rows).items():
+    for mode, least in find_crossovers(rows).items():
         count = sum(row["mode"] == mode for row in rows)
         if least is None:
-            told = f"{mode}: the largest of {count} sizes is not faster ragged; dense stays the better choice."
+            sentence = f"{mode}: the largest of {count} sizes is not faster ragged; dense stays the better choice."
         else:
             macs = f"{least / 1e6:,.1f} million multiply-accumulates an iteration"
-            told = f"{mode}: ragged is faster from {macs} on, of {count} sizes."
-        sentences.append(Markup("<li>{}</li>").format(told))
+            sentence = f"{mode}: ragged is faster from {macs} on, of {count} sizes."
+        sentences.append(Markup("<li>{}</li>").format(sentence))
     html = Markup("<ul>{}</ul>").format(Markup("").join(sentences)) + Markup(
         '<p class="note">An iteration of B rows of T tokens has 12 H² B T. <code>model.execution=ragged</code> or '
         "<code>dense</code> chooses for a run. What <code>auto</code> does is set for a kind of device by "
@@ -95,7 +95,7 @@ def _crossovers(folder: Path) -> Iterator[Section]:
     yield Section("Ragged or dense", "crossovers", html, of=None)
 
 
-def _section(step: Step, found: Mapping[str, Any]) -> Section:
+def _build_step_section(step: Step, result: Mapping[str, Any]) -> Section:
     columns = [
         Column("what", "what", text, "text"),
         Column("value", "value", make_number_format(4)),
@@ -104,13 +104,13 @@ def _section(step: Step, found: Mapping[str, Any]) -> Section:
         Column("low", "from", make_number_format(4)),
         Column("high", "to", make_number_format(4)),
     ]
-    parts = [Markup("<p>{}</p>").format(step.about)]
-    if found["status"] != "done":
-        told = f"{WORDS[found['status']]}: {found['error']}"
-        parts.append(Markup('<p class="warning">{}</p>').format(told))
-    table = Table(f"first_hour_{step.name}", columns, found["figures"])
-    if found["figures"]:
+    parts = [Markup("<p>{}</p>").format(step.description)]
+    if result["status"] != "done":
+        warning = f"{WORDS[result['status']]}: {result['error']}"
+        parts.append(Markup('<p class="warning">{}</p>').format(warning))
+    table = Table(f"first_hour_{step.name}", columns, result["figures"])
+    if result["figures"]:
         parts.append(to_html(table, wide=True))
-    parts.append(Markup("<details><summary>Command</summary><pre>{}</pre></details>").format(found["command"]))
-    tables = [table] if found["figures"] else []
+    parts.append(Markup("<details><summary>Command</summary><pre>{}</pre></details>").format(result["command"]))
+    tables = [table] if result["figures"] else []
     return Section(step.title, step.name, Markup("").join(parts), tables=tables, of=None)

@@ -1,10 +1,10 @@
-"""Measure the duration and the verdict of every configuration that needs no download.
+"""Duration and verdict of every configuration that needs no download.
 
     python benchmarks/first_minutes.py [--folder FOLDER] [--only NAME ...] [--seeds 0 1 2] [--jobs 1|2] [--threads 1]
         [--page docs/first_minutes.md]
 
-A run is `python adadepth/run.py --config-name NAME seed=SEED` and nothing else. The result of every run is kept in the
-folder, so that the same command resumes after an interruption and repeats failed runs. The table is printed. With
+A run is `python adadepth/run.py --config-name NAME seed=SEED` and nothing else. The result of every run is stored in
+the folder, so that the same command resumes after an interruption and repeats failed runs. The table is printed. With
 --page, the results are also written to the JSON file beside the page, where they replace those of the same runs, and
 the table of all results in that file is written into the page, between its two marks.
 """
@@ -48,14 +48,14 @@ Cell = tuple[str, int]  # name of a configuration, and seed
 
 
 def main() -> None:
-    """Run what is not done yet, and write the table; fails where a run failed."""
+    """Run the cells that are not done, and write the table; exit with an error if a run failed."""
     options = parse_options()
     folder = options.folder.resolve()
     cells = [(name, seed) for seed in options.seeds for name in options.only]
-    missing = [cell for cell in cells if not result_file(folder, *cell).exists()]
+    missing = [cell for cell in cells if not locate_result(folder, *cell).exists()]
     with ThreadPoolExecutor(options.jobs) as pool:
         errors = list(filter(None, pool.map(lambda cell: run_cell(folder, cell[0], cell[1], options.threads), missing)))
-    results = {cell: read_result(folder, *cell) for cell in cells if result_file(folder, *cell).exists()}
+    results = {cell: read_result(folder, *cell) for cell in cells if locate_result(folder, *cell).exists()}
     if options.page is not None:
         results = merge_results(options.page.with_suffix(".json"), results)
     table = format_table(summarise(results))
@@ -73,13 +73,13 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=CONFIGURATIONS, default=list(CONFIGURATIONS), metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs beside each other")
-    parser.add_argument("--threads", type=int, default=1, help="of each run")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each run")
     parser.add_argument("--page", type=Path, help="a page that has the table between its marks")
     return parser.parse_args()
 
 
-def result_file(folder: Path, name: str, seed: int) -> Path:
-    """Return where the result of a run is kept."""
+def locate_result(folder: Path, name: str, seed: int) -> Path:
+    """Return the file of a run's result."""
     return folder / f"{name}.{seed}.json"
 
 
@@ -99,14 +99,14 @@ def run_cell(folder: Path, name: str, seed: int, threads: int) -> str | None:
     if status:
         return f"{name} seed {seed}: failed with status {status}, {log}"
     run = max(output.glob(f"{name}/*/run.json"), key=lambda path: path.stat().st_mtime).parent
-    write_json(result_file(folder, name, seed), {"minutes": seconds / 60, **describe_run(read_run(run))})
+    write_json(locate_result(folder, name, seed), {"minutes": seconds / 60, **describe_run(read_run(run))})
     print(f"{name} seed {seed}: {seconds / 60:.1f} minutes", flush=True)
     return None
 
 
 def read_result(folder: Path, name: str, seed: int) -> dict[str, Any]:
     """Return the result of a run."""
-    result: dict[str, Any] = json.loads(result_file(folder, name, seed).read_text(encoding="utf-8"))
+    result: dict[str, Any] = json.loads(locate_result(folder, name, seed).read_text(encoding="utf-8"))
     return result
 
 
@@ -136,19 +136,19 @@ def describe_run(run: RunFiles) -> dict[str, Any]:
         words for figure in figures for key, words in _COMPARED.items() if figure.startswith(_GAIN + key)
     )
     return {
-        "adapts": _answer(verdict, "adapts"),
-        "worth": _answer(verdict, "worth"),
-        "depth": _depth(run),
-        "quality": _quality(run),
+        "adapts": _read_answer(verdict, "adapts"),
+        "worth": _read_answer(verdict, "worth"),
+        "depth": _read_depth(run),
+        "quality": _read_quality(run),
         "compared": list(compared),
     }
 
 
-def _answer(verdict: Mapping[str, Any], question: str) -> str:
+def _read_answer(verdict: Mapping[str, Any], question: str) -> str:
     return ANSWERS.get(verdict.get(question, {}).get("answer"), UNKNOWN)
 
 
-def _depth(run: RunFiles) -> tuple[float | None, str]:
+def _read_depth(run: RunFiles) -> tuple[float | None, str]:
     """Return the mean depth of a run and its unit, which contains the maximum."""
     halting = {} if HALTING in run.missing else run.halting
     if "layers" in halting:
@@ -158,7 +158,7 @@ def _depth(run: RunFiles) -> tuple[float | None, str]:
     return halting.get("classes", {}).get("all", {}).get("mean"), f"of {halting.get('max_depth', 0)}"
 
 
-def _quality(run: RunFiles) -> tuple[float | None, str]:
+def _read_quality(run: RunFiles) -> tuple[float | None, str]:
     """Return the first metric of quality that a run has, and its name."""
     metrics = run.run.get("final_metrics") or {}
     names = [name for name in [*qualities(run), "loss"] if isinstance(metrics.get(f"eval/{name}"), int | float)]
@@ -175,24 +175,24 @@ def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         cells = [
             f"`{row['name']}`",
-            f"{median(row['minutes']):.1f} ({_range(row['minutes'], 1)})",
+            f"{median(row['minutes']):.1f} ({_format_range(row['minutes'], 1)})",
             *(", ".join(row[key]) for key in ("adapts", "worth")),
-            _measured(row["depth"], 1),
-            _measured(row["quality"], 3),
+            _format_measured(row["depth"], 1),
+            _format_measured(row["quality"], 3),
             "; ".join(row["compared"]) or "nothing",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _measured(figures: Sequence[Sequence[Any]], digits: int) -> str:
+def _format_measured(figures: Sequence[Sequence[Any]], digits: int) -> str:
     """Format figures of several seeds, pairs of a value and its unit, as a range with the unit."""
     values = [value for value, _ in figures if value is not None]
     units = [unit for value, unit in figures if value is not None]
-    return f"{_range(values, digits)} {units[0]}" if values else "-"
+    return f"{_format_range(values, digits)} {units[0]}" if values else "-"
 
 
-def _range(values: Sequence[float], digits: int) -> str:
+def _format_range(values: Sequence[float], digits: int) -> str:
     """Format the smallest and the greatest of some values, or one of them where they round to the same."""
     ends = dict.fromkeys(f"{value:.{digits}f}" for value in (min(values), max(values)))
     return " to ".join(ends)

@@ -14,7 +14,7 @@ from adadepth.models.looped.cache import bytes_per_token
 POLICIES = ("all", "frozen", "last", "mean", "first", "ring:2")
 
 
-def random_model(width: int, loops: int) -> LoopedForCausalLM:
+def make_random_model(width: int, loops: int) -> LoopedForCausalLM:
     """Build a model with all weights random, so that tokens differ in their number of loops."""
     torch.manual_seed(3)
     config = LoopedConfig(
@@ -39,21 +39,23 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=24)
     parser.add_argument("--rule", default="margin:0.002")
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    model, generator = random_model(asked.hidden, asked.loops), torch.Generator().manual_seed(0)
-    for batch in asked.batch:
-        ids = torch.randint(1, 512, (batch, asked.prompt), generator=generator)
+    model, generator = make_random_model(options.hidden, options.loops), torch.Generator().manual_seed(0)
+    for batch in options.batch:
+        ids = torch.randint(1, 512, (batch, options.prompt), generator=generator)
         seconds: dict[str, list[float]] = {policy: [] for policy in POLICIES}
-        for seed in range(asked.rounds):
+        for seed in range(options.rounds):
             for policy in POLICIES:
                 torch.manual_seed(seed)
-                begun = time.perf_counter()
-                model.generate(ids, max_new_tokens=asked.new, do_sample=True, exit_rule=asked.rule, cache_policy=policy)
-                seconds[policy].append(time.perf_counter() - begun)
+                start = time.perf_counter()
+                model.generate(
+                    ids, max_new_tokens=options.new, do_sample=True, exit_rule=options.rule, cache_policy=policy
+                )
+                seconds[policy].append(time.perf_counter() - start)
         for policy, taken in seconds.items():
             with torch.no_grad():
-                prompt = model(ids, use_cache=True, cache_policy=policy, exit_rule=asked.rule)
+                prompt = model(ids, use_cache=True, cache_policy=policy, exit_rule=options.rule)
             print(
                 f"batch {batch}, {policy}: {float(prompt.exit_steps.float().mean()):.2f} loops in the prompt, "
                 f"{bytes_per_token(model.config, policy)} bytes a token, seconds median "

@@ -48,7 +48,7 @@ TARGET = 0.85
 
 @dataclass(frozen=True)
 class Size:
-    """A model, and the texts that it continues: their number for each place, tokens of a prompt and behind it."""
+    """Model with the texts that it continues: texts per slot, and the tokens of a prompt and of its continuation."""
 
     fields: dict[str, Any]
     exits: tuple[int, ...]
@@ -69,32 +69,32 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Prescribed(ExitRule):
-    """Tokens exit at loops that are drawn evenly from a list, by the text's own generator."""
+    """Exit rule of prescribed loops, drawn evenly from a list by the text's own generator."""
 
     name = "prescribed"
     needs = frozenset()
-    counts_steps = False  # what it remembers is how many loops are left
+    counts_steps = False  # its memory is the number of remaining loops
     exits: tuple[int, ...] = field(default=(1,))
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
         """Return the exits."""
-        drawn = torch.randint(len(self.exits), (rows, 1), generator=generator)
-        return torch.tensor(self.exits, dtype=torch.float32)[drawn]
+        indices = torch.randint(len(self.exits), (rows, 1), generator=generator)
+        return torch.tensor(self.exits, dtype=torch.float32)[indices]
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Count down."""
-        left = memory - 1
-        return left[:, 0] <= 0, left
+        """Count the remaining loops down."""
+        remaining = memory - 1
+        return remaining[:, 0] <= 0, remaining
 
 
 def make_model(size: Size) -> LoopedForCausalLM:
-    """Random weights."""
+    """Build a model with random weights."""
     torch.manual_seed(0)
     return LoopedForCausalLM(LoopedConfig(**size.fields, initializer_range=0.05)).eval()
 
 
-def executed(model: LoopedForCausalLM, size: Size, work: DecodingWork) -> float:
-    """Multiply-accumulates of what ran."""
+def compute_executed_macs(model: LoopedForCausalLM, size: Size, work: DecodingWork) -> float:
+    """Compute the multiply-accumulates that ran."""
     config = model.config
     token, pair = compute_layer_macs(config)
     loop = config.core * (token + pair * (size.prompt + size.new / 2))
@@ -104,46 +104,46 @@ def executed(model: LoopedForCausalLM, size: Size, work: DecodingWork) -> float:
     return work.loops * loop + work.prompt_loops * prompt_loop + work.frozen * frozen + work.heads * head
 
 
-def generated(model: LoopedForCausalLM, prompts: Tensor, places: int, config: GenerationConfig) -> None:
-    """Continue texts of one length by transformers' own loop."""
-    for batch in prompts.split(places):
+def generate_batches(model: LoopedForCausalLM, prompts: Tensor, batch_size: int, config: GenerationConfig) -> None:
+    """Extend texts of one length by transformers' own loop."""
+    for batch in prompts.split(batch_size):
         model.generate(batch, attention_mask=torch.ones_like(batch), generation_config=config)
 
 
-def seconds_of(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Every way in turns."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
+def time_methods(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Time every method in turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
             start = time.perf_counter()
             way()
-            found[name].append(time.perf_counter() - start)
-    return found
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
 
 
-def measure(name: str, places: int, repeats: int) -> dict[str, Any]:
-    """One row of the table."""
+def measure(name: str, slots: int, repeats: int) -> dict[str, Any]:
+    """Measure one row of the table."""
     size = SIZES[name]
     model = make_model(size)
-    prompts = torch.randint(size.fields["vocab_size"], (size.texts * places, size.prompt))
+    prompts = torch.randint(size.fields["vocab_size"], (size.texts * slots, size.prompt))
     config = GenerationConfig(max_new_tokens=size.new, do_sample=False, pad_token_id=0)
     work: dict[str, DecodingWork] = {}
 
-    def placed(way: str, rule: str | ExitRule) -> None:
-        work[way] = decode_texts(model, list(prompts), config, places=places, exit_rule=rule).work
+    def decode_in_slots(way: str, rule: str | ExitRule) -> None:
+        work[way] = decode_texts(model, list(prompts), config, places=slots, exit_rule=rule).work
 
     ways: dict[str, Callable[[], Any]] = {
-        "full": lambda: placed("full", f"fixed:{model.config.num_loops}"),
-        "exits": lambda: placed("exits", Prescribed(size.exits)),
-        "generate": lambda: generated(model, prompts, places, config),
+        "full": lambda: decode_in_slots("full", f"fixed:{model.config.num_loops}"),
+        "exits": lambda: decode_in_slots("exits", Prescribed(size.exits)),
+        "generate": lambda: generate_batches(model, prompts, slots, config),
     }
-    seconds_of(ways, 1)
-    seconds = seconds_of(ways, repeats)
+    time_methods(ways, 1)
+    seconds = time_methods(ways, repeats)
     medians = {way: statistics.median(values) for way, values in seconds.items()}
-    share = executed(model, size, work["exits"]) / executed(model, size, work["full"])
+    share = compute_executed_macs(model, size, work["exits"]) / compute_executed_macs(model, size, work["full"])
     return {
         "size": name,
-        "places": places,
+        "places": slots,
         "share_of_work": share,
         "mean_loops": work["exits"].loops / max(work["exits"].heads, 1),
         **{f"{way}_seconds": value for way, value in medians.items()},
@@ -159,8 +159,8 @@ def measure(name: str, places: int, repeats: int) -> dict[str, Any]:
 # ---- Self-speculation
 
 
-class Spoiled:
-    """Chooses drafts as self-speculation does, and puts another piece in place of some."""
+class SpoiledDrafter:
+    """Drafter that chooses drafts as self-speculation does, and replaces some by another token."""
 
     def __init__(self, accepted: float) -> None:
         self._accepted, self._choose = accepted, speculative_decoding._AcceptedTokens.draft
@@ -174,7 +174,7 @@ class Spoiled:
         return draft
 
 
-def unchanging(size: Size) -> LoopedForCausalLM:
+def make_unchanging_model(size: Size) -> LoopedForCausalLM:
     """Build a model with loops that are computed but change nothing, so that every draft is correct."""
     model = make_model(size)
     with torch.no_grad():
@@ -185,30 +185,30 @@ def unchanging(size: Size) -> LoopedForCausalLM:
 
 
 def measure_speculation(name: str, accepted: float, drafts: int, repeats: int) -> dict[str, Any]:
-    """One row of the table."""
+    """Measure one row of the table."""
     size = SIZES[name]
-    model = unchanging(size)
+    model = make_unchanging_model(size)
     prompt = torch.randint(size.fields["vocab_size"], (1, size.prompt))
     config = GenerationConfig(
         max_new_tokens=2 * size.new, do_sample=False, pad_token_id=0, return_dict_in_generate=True
     )
-    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
 
     def generate(way: str, **options: Any) -> None:
         mask = torch.ones_like(prompt)
-        found[way] = model.generate(prompt, attention_mask=mask, generation_config=config, **options)
+        outputs[way] = model.generate(prompt, attention_mask=mask, generation_config=config, **options)
 
     ways: dict[str, Callable[[], Any]] = {
         "generate": lambda: generate("generate"),
         "speculation": lambda: generate("speculation", custom_generate=self_speculation, draft_tokens=drafts),
     }
-    spoiled = Spoiled(accepted)
-    with mock.patch.object(speculative_decoding._AcceptedTokens, "draft", lambda *given: spoiled(*given)):
-        seconds_of(ways, 1)
-        seconds = seconds_of(ways, repeats)
-    assert found["generate"].sequences.equal(found["speculation"].sequences)
+    spoiled = SpoiledDrafter(accepted)
+    with mock.patch.object(speculative_decoding._AcceptedTokens, "draft", lambda *arguments: spoiled(*arguments)):
+        time_methods(ways, 1)
+        seconds = time_methods(ways, repeats)
+    assert outputs["generate"].sequences.equal(outputs["speculation"].sequences)
     medians = {way: statistics.median(values) for way, values in seconds.items()}
-    output = found["speculation"]
+    output = outputs["speculation"]
     return {
         "size": name,
         "drafts": drafts,
@@ -220,14 +220,14 @@ def measure_speculation(name: str, accepted: float, drafts: int, repeats: int) -
     }
 
 
-def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Every row of the table."""
+def list_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield every row of the table."""
     if options.speculation:
         for name, accepted in itertools.product(options.size, options.accepted):
             yield measure_speculation(name, accepted, options.drafts, options.repeats)
         return
-    for name, places in itertools.product(options.size, options.places):
-        yield measure(name, places, options.repeats)
+    for name, slots in itertools.product(options.size, options.places):
+        yield measure(name, slots, options.repeats)
 
 
 def main() -> None:
@@ -243,18 +243,18 @@ def main() -> None:
     options = parser.parse_args()
     set_malloc_thresholds()  # as a run does
     print(f"{describe_machine(torch.device('cpu'))}, {options.repeats} repeats")
-    found = []
+    rows_of_table = []
     with torch.inference_mode():
-        for row in rows(options):
-            found.append(row)
-            print("  ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
+        for row in list_rows(options):
+            rows_of_table.append(row)
+            print("  ".join(f"{key} {_format_value(value)}" for key, value in row.items()), flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        options.json.write_text(json.dumps(rows_of_table, indent=2) + "\n")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
-        return "-".join(f"{each:.3g}" for each in value)
+        return "-".join(f"{number:.3g}" for number in value)
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

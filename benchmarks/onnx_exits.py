@@ -212,7 +212,7 @@ def compare_weights(folder: Path) -> None:
 
 
 def score(session: Any, batch: dict[str, Tensor], names: list[str], shift: float) -> tuple[float, float]:
-    """Return the accuracy of labelled tokens and the mean depth of real tokens in a batch."""
+    """Compute the accuracy of labelled tokens and the mean depth of real tokens in a batch."""
     inputs = {name: batch[name].numpy() for name in names} | {"shift": np.array(shift, dtype=np.float32)}
     logits, depths = session.run(None, inputs)
     labels, real = batch["labels"].numpy(), batch["attention_mask"].numpy() == 1

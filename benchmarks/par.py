@@ -54,7 +54,7 @@ PRODUCTS = 32  # timed at once: the first one after a step finds neither its ope
 
 @dataclass(frozen=True)
 class Shape:
-    """New tokens, memory and rows of a segment, and the widths of the network that reads it."""
+    """New tokens, memory and rows of a segment, with the widths of the network that reads it."""
 
     length: int
     memory: int
@@ -86,7 +86,7 @@ EVALUATION = replace(TRAINING, length=64, memory=640)
 
 @dataclass(frozen=True)
 class Softmax:
-    """An output layer: words, width and the adaptive one's cutoffs."""
+    """Output layer: words, width and the cutoffs of the adaptive one."""
 
     vocab: int
     hidden: int
@@ -97,7 +97,7 @@ SOFTMAXES = [Softmax(12_000, 128, (250, 2_500)), Softmax(33_000, 256, (2_000, 10
 
 
 def make_ids(vocab: int, tokens: int) -> Tensor:
-    """Words as frequent as in a text."""
+    """Draw words as frequent as in a text."""
     return draw_ids(vocab, tokens, torch.Generator().manual_seed(0)).to(DEVICE)
 
 
@@ -133,13 +133,17 @@ class PlainLayer(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def split(self, state: Tensor) -> Tensor:
-        """(..., T, d) to (..., h, T, d / h)."""
+        """Split the heads: (..., T, d) to (..., h, T, d / h)."""
         return state.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
 
     def forward(self, state: Tensor, memory: Tensor, codes: Tensor, mask: Tensor) -> Tensor:
-        """Run: state (B, T, d), memory (B, M, d), codes of the distances L - 1 to 0, what is hidden (T, L)."""
-        known = torch.cat([memory, state], dim=1)
-        query, key, value = self.split(self.query(state)), self.split(self.key(known)), self.split(self.value(known))
+        """Run on state (B, T, d), memory (B, M, d), codes of the distances L - 1 to 0, hidden positions (T, L)."""
+        context = torch.cat([memory, state], dim=1)
+        query, key, value = (
+            self.split(self.query(state)),
+            self.split(self.key(context)),
+            self.split(self.value(context)),
+        )
         content = (query + self.u) @ key.transpose(-1, -2)
         distance = (query + self.v) @ self.split(self.position(codes)).transpose(-1, -2)  # from L - 1 to 0
         padded = nn.functional.pad(distance, (1, 0))
@@ -152,7 +156,7 @@ class PlainLayer(nn.Module):
 
 
 class PlainTransformerXL(nn.Module):
-    """The peer of a supernet of as many blocks: its operations one after the other, made of torch's own modules."""
+    """Peer of a supernet of as many blocks: its operations one after the other, made of torch's own modules."""
 
     def __init__(self, shape: Shape, layers: int) -> None:
         super().__init__()
@@ -173,8 +177,8 @@ class PlainTransformerXL(nn.Module):
         return self.head(self.dropout(state).flatten(0, 1), targets.flatten())
 
 
-def step_flops(shape: Shape, ids: Tensor, blocks: int) -> float:
-    """Of forward and backward of all operations of a supernet and of its output layer, two a multiply-accumulate."""
+def count_step_flops(shape: Shape, ids: Tensor, blocks: int) -> float:
+    """Count forward and backward operations of a supernet and of its output layer, two a multiply-accumulate."""
     config = shape.config()
     macs = shape.batch * architecture_macs(config, "sf" * blocks, shape.length, shape.memory, shape.batch)
     first, *edges = [*config.cutoffs, config.vocab_size]
@@ -186,7 +190,7 @@ def step_flops(shape: Shape, ids: Tensor, blocks: int) -> float:
 
 
 def make_products(shape: Shape) -> dict[str, Callable[[], None]]:
-    """`PRODUCTS` times a feed-forward's second product, by torch and by the linear maps that the networks have."""
+    """Return functions for `PRODUCTS` feed-forward output products, by torch and by the networks' linear maps."""
     states = torch.randn(shape.batch * shape.length, shape.inner, device=DEVICE)
     layer = Product(shape.inner, shape.hidden, bias=False).to(DEVICE)
 
@@ -224,7 +228,7 @@ def measure_steps(shape: Shape, repeats: int, blocks: int = 6) -> dict[str, Any]
     product = (
         PRODUCTS * 2 * ids.numel() * shape.hidden * shape.inner / min(seconds[name]["median"] for name in products)
     )
-    flops = step_flops(shape, ids, blocks)
+    flops = count_step_flops(shape, ids, blocks)
     return {
         "shape": asdict(shape),
         "blocks": blocks,
@@ -279,7 +283,7 @@ def measure_networks(shape: Shape, architecture: str, repeats: int) -> dict[str,
 
 
 def measure_softmax(size: Softmax, tokens: int, repeats: int) -> dict[str, Any]:
-    """Forward and backward of adaptive, full and torch's adaptive softmax on the same targets."""
+    """Time forward and backward passes of adaptive, full and torch's adaptive softmax on the same targets."""
     torch.manual_seed(0)
     states = torch.randn(tokens, size.hidden, device=DEVICE, requires_grad=True)
     targets = make_ids(size.vocab, tokens)
@@ -313,7 +317,7 @@ def judge(ratio: float, target: float) -> str:
 
 
 def print_steps(row: dict[str, Any]) -> None:
-    """Two lines of the table."""
+    """Print two lines of the table."""
     times = {name: f"{1e3 * row[name]['median']:.1f} ms" for name in ("soft", "sampled", "derived")}
     print(
         f"steps     {Shape(**row['shape'])}, {row['blocks']} blocks: soft {times['soft']}; sampled {times['sampled']}, "
@@ -330,7 +334,7 @@ def print_steps(row: dict[str, Any]) -> None:
 
 
 def print_blocks(row: dict[str, Any]) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     print(
         f"blocks    {Shape(**row['shape'])}: attention {1e3 * row['attention_seconds']:.2f} ms, feed-forward "
         f"{1e3 * row['feed_forward_seconds']:.2f} ms, ratio {row['ratio']:.2f}; of their MACs {row['macs_ratio']:.2f}",
@@ -339,7 +343,7 @@ def print_blocks(row: dict[str, Any]) -> None:
 
 
 def print_networks(row: dict[str, Any], target: float | None) -> None:
-    """One line of the table; the target is for the stack of blocks."""
+    """Print one line of the table; the target is for the stack of blocks."""
     searched, peer = row["searched"], row["alternating"]
     blocks_ratio = f"{row['blocks_ratio']:.3f}" if target is None else judge(row["blocks_ratio"], target)
     print(
@@ -351,7 +355,7 @@ def print_networks(row: dict[str, Any], target: float | None) -> None:
 
 
 def print_softmax(row: dict[str, Any]) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     times = {name: f"{1e3 * row[name]['median']:.1f} ms" for name in ("adaptive", "full", "torch_adaptive")}
     print(
         f"softmax   V={row['vocab']}, d={row['hidden']}: adaptive {times['adaptive']}, full {times['full']}, ratio "
@@ -382,9 +386,9 @@ def main() -> None:
     if options.fast:
         shapes = [replace(shape, batch=2, hidden=16, heads=2, inner=32) for shape in shapes]
         repeats, tokens, options.architecture = 1, 32, paper_rule(4)
-    place = describe_machine(DEVICE)
+    device = describe_machine(DEVICE)
     setting = {
-        "device": place,
+        "device": device,
         "precision": str(PRECISION).removeprefix("torch."),
         "architecture": options.architecture,
         "repeats": repeats,

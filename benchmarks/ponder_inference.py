@@ -39,7 +39,7 @@ LENGTH = 128
 
 @dataclass(frozen=True)
 class Prescribed(ExitRule):
-    """Every example exits at the step it is given."""
+    """Exit rule of prescribed exit steps."""
 
     name = "prescribed"
     needs = frozenset()
@@ -50,12 +50,12 @@ class Prescribed(ExitRule):
         return torch.tensor(self.steps, dtype=torch.float32, device=device).unsqueeze(1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Compare."""
+        """Compare the step with the exit step."""
         return memory[:, 0] <= view.step, memory
 
 
 def make_exits(kind: str, batch: int, depth: int) -> list[int]:
-    """Exit steps of a batch: spread evenly, mostly early (geometric, mean about a quarter), or all early but one."""
+    """Draw exit steps of a batch: even, mostly early (geometric, mean about a quarter), or all early but one."""
     generator = torch.Generator().manual_seed(0)
     if kind == "uniform":
         steps = torch.linspace(1, depth, batch).round()
@@ -69,7 +69,7 @@ def make_exits(kind: str, batch: int, depth: int) -> list[int]:
 
 
 def make_batch(lengths: str, batch: int, vocab_size: int, device: torch.device) -> dict[str, Tensor]:
-    """Random ids: all of full length, or of lengths from an eighth of it upwards."""
+    """Draw random ids: all of full length, or of lengths from an eighth of it upwards."""
     generator = torch.Generator().manual_seed(1)
     counts = torch.full((batch,), LENGTH)
     if lengths == "mixed":
@@ -95,7 +95,7 @@ def make_model(hidden: int, depth: int, device: torch.device) -> PonderAlbertFor
 
 
 def time_pass(forward: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of one pass."""
+    """Return the seconds of one pass."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -109,16 +109,16 @@ def compare_predictions(
     model: PonderAlbertForSequenceClassification, batch: dict[str, Tensor], rule: ExitRule
 ) -> dict[str, Any]:
     """Compare evaluation with and without compaction: exit steps, classes, largest difference of a logit."""
-    left, stayed = model(**batch, exit_rule=rule), model(**batch, exit_rule=rule, run_all_steps=True)
-    same = left.exit_steps.equal(stayed.exit_steps) and left.logits.argmax(1).equal(stayed.logits.argmax(1))
+    compacted, full = model(**batch, exit_rule=rule), model(**batch, exit_rule=rule, run_all_steps=True)
+    same = compacted.exit_steps.equal(full.exit_steps) and compacted.logits.argmax(1).equal(full.logits.argmax(1))
     return {
         "predictions_identical": bool(same),
-        "largest_difference": (left.logits - stayed.logits).abs().max().item(),
+        "largest_difference": (compacted.logits - full.logits).abs().max().item(),
     }
 
 
 def measure(hidden: int, depth: int, lengths: str, exits: str, batch_size: int, repeats: int) -> dict[str, Any]:
-    """One row of the table."""
+    """Measure one row of the table."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = make_model(hidden, depth, device)
     batch = make_batch(lengths, batch_size, model.config.vocab_size, device)
@@ -127,7 +127,7 @@ def measure(hidden: int, depth: int, lengths: str, exits: str, batch_size: int, 
     passes: dict[Any, Callable[[], Any]] = {
         name: partial(model, **batch, exit_rule=rule) for name, rule in rules.items()
     }
-    passes |= layer_passes(model, batch["attention_mask"], steps)
+    passes |= build_layer_passes(model, batch["attention_mask"], steps)
     with torch.inference_mode():
         agreement = compare_predictions(model, batch, rules["compacted"])  # warms up, too
         seconds: dict[Any, list[float]] = {name: [] for name in passes}
@@ -153,23 +153,23 @@ def measure(hidden: int, depth: int, lengths: str, exits: str, batch_size: int, 
     }
 
 
-def layer_passes(
+def build_layer_passes(
     model: PonderAlbertForSequenceClassification, mask: Tensor, steps: list[int]
 ) -> dict[int, Callable[[], Tensor]]:
-    """One application of the layer to the sequences that run at each step, without all that goes on around it."""
+    """Return a function for each step that applies the layer to the sequences still running, and does nothing else."""
     exits = torch.tensor(steps, device=mask.device)
 
-    def application(step: int) -> Callable[[], Tensor]:
+    def build_application(step: int) -> Callable[[], Tensor]:
         valid = mask[exits >= step]
         state = torch.randn(*valid.shape, model.config.hidden_size, device=mask.device, dtype=model.dtype)
         rows = PackedRows(model.config, state, valid, {}, training=False)
         return lambda: rows.update(model.albert.encoder.albert_layer)
 
-    return {step: application(step) for step in range(1, max(steps) + 1)}
+    return {step: build_application(step) for step in range(1, max(steps) + 1)}
 
 
-def cases(options: argparse.Namespace) -> Iterator[tuple[int, int, str, str]]:
-    """Every combination, the cheapest first."""
+def list_cases(options: argparse.Namespace) -> Iterator[tuple[int, int, str, str]]:
+    """Yield every combination, the cheapest first."""
     for hidden in options.hidden:
         for depth in options.depth:
             for lengths in options.lengths:
@@ -193,9 +193,9 @@ def main() -> None:
     set_malloc_thresholds()  # as a run does
 
     on_gpu = torch.cuda.is_available()
-    place = describe_machine(torch.device("cuda" if on_gpu else "cpu"))
+    device = describe_machine(torch.device("cuda" if on_gpu else "cpu"))
     setting = {
-        "device": place,
+        "device": device,
         "precision": "bfloat16" if on_gpu else "float32",
         "batch": options.batch,
         "length": LENGTH,
@@ -204,7 +204,7 @@ def main() -> None:
     print("inference with exits:", ", ".join(f"{name} {value}" for name, value in setting.items()))
     print("   H  N lengths exits    mean max    full ms compacted ms waiting ms  ratio limit waiting  predictions")
     rows = []
-    for case in cases(options):
+    for case in list_cases(options):
         row = measure(*case, options.batch, options.repeats)
         rows.append(row)
         same = "identical" if row["predictions_identical"] else "DIFFERENT"

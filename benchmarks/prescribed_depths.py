@@ -1,4 +1,4 @@
-"""Depths that a benchmark prescribes to the tokens of an untrained ACT-ALBERT."""
+"""Depths that a benchmark prescribes for the tokens of an untrained ACT-ALBERT."""
 
 import math
 
@@ -8,10 +8,11 @@ from torch import Tensor
 from adadepth import AlbertActModel
 
 
-def distribution(mean: float, max_updates: int, spread: float) -> Tensor:
-    """Probabilities of the depths 1..max_updates: p(n) ~ exp(a n - (n / spread)^2 / 2), with `a` that gives the mean.
+def compute_distribution(mean: float, max_updates: int, spread: float) -> Tensor:
+    """Return the probabilities of the depths 1..max_updates.
 
-    Under an infinite spread it is the truncated geometric distribution.
+    p(n) ~ exp(a n - (n / spread)^2 / 2), with `a` that gives the mean. Under an infinite spread it is the truncated
+    geometric distribution.
     """
     depths = torch.arange(1, max_updates + 1, dtype=torch.float64)
     low, high = -100.0, 100.0
@@ -27,20 +28,20 @@ def draw_depths(valid: Tensor, mean: float, max_updates: int, flat: bool) -> Ten
 
     Args:
         valid: True at real tokens, (B, T); padding gets depth 0.
-        mean: Of all real tokens.
+        mean: Mean depth of all real tokens.
         max_updates: The largest depth.
         flat: Take the truncated geometric distribution instead of a bell. The bell's spread is a third of its mean, as
             in the example of ACT-ALBERT's model card (mean 8.1, standard deviation 2.8).
     """
-    others = valid.clone()
-    others[:, 0] = False
-    count = int(others.sum())
+    later_tokens = valid.clone()
+    later_tokens[:, 0] = False
+    count = int(later_tokens.sum())
     rest = (mean * int(valid.sum()) - max_updates * len(valid)) / count
-    shares = distribution(rest, max_updates, math.inf if flat else rest / 3)
+    shares = compute_distribution(rest, max_updates, math.inf if flat else rest / 3)
     quantiles = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    drawn = torch.searchsorted(shares.cumsum(0), quantiles).clamp(max=max_updates - 1) + 1
+    later_depths = torch.searchsorted(shares.cumsum(0), quantiles).clamp(max=max_updates - 1) + 1
     depths = torch.where(valid, max_updates, 0)
-    depths[others] = drawn[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+    depths[later_tokens] = later_depths[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
     return depths
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark of ragged execution measures, and what it leaves out because a machine cannot."""
+"""Cases of the benchmark of ragged execution, and the cases that a machine cannot run."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ MEMORY_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table."""
+    """Row of the table."""
 
     hidden: int
     depth: int
@@ -38,7 +38,7 @@ class Case:
 
 
 def make_cases(options: argparse.Namespace) -> Iterator[Case]:
-    """Every combination, inference first."""
+    """Yield every combination, inference first."""
     for mode in options.mode:
         for hidden in options.hidden:
             for depth in options.depth:
@@ -59,30 +59,30 @@ def list_head_kinds(max_updates: int, kinds: Sequence[str]) -> Iterator[tuple[st
 
 
 def measure_rate(hidden: int, device: torch.device, dtype: torch.dtype) -> float:
-    """Multiply-accumulates a second of a feed-forward layer's product."""
-    left = torch.randn(1024, hidden, device=device, dtype=dtype)
-    right = torch.randn(hidden, 4 * hidden, device=device, dtype=dtype)
-    seconds = time_interleaved({"product": lambda: left @ right}, 5, 2, device)["product"]["median"]
-    return left.numel() * right.shape[1] / seconds
+    """Measure the multiply-accumulates a second of a feed-forward layer's product."""
+    states = torch.randn(1024, hidden, device=device, dtype=dtype)
+    weights = torch.randn(hidden, 4 * hidden, device=device, dtype=dtype)
+    seconds = time_interleaved({"product": lambda: states @ weights}, 5, 2, device)["product"]["median"]
+    return states.numel() * weights.shape[1] / seconds
 
 
-def free_memory(device: torch.device) -> float:
-    """Bytes that a row may take."""
+def get_available_memory(device: torch.device) -> float:
+    """Return the bytes that a row may take."""
     if device.type == "cuda":
         return MEMORY_SHARE * torch.cuda.mem_get_info()[0]
     return MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def why_impossible(case: Case, rate: float, max_seconds: float, memory: float) -> str | None:
-    """Why a row is left out, from what it would take at least; None if it is measured."""
+def describe_impossibility(case: Case, rate: float, max_seconds: float, memory: float) -> str | None:
+    """Return why a row is left out, from its least time and memory; None if it is measured."""
     training = case.mode == "training"
     tokens = case.batch * case.length
     iteration = tokens * (12 * case.hidden**2 + 2 * case.length * case.hidden)
     round_macs = (2 * case.depth + 4 * case.mean) * iteration * (3 if training else 1)
     seconds = (LEAST_ROUNDS + 2) * round_macs / rate
-    kept = 4.0 * KEPT_WIDTHS * case.hidden * tokens * (case.depth if training else 1)
-    if kept > memory:
-        return f"about {kept / 2**30:.0f} GiB, {memory / 2**30:.0f} GiB are there"
+    stored = 4.0 * KEPT_WIDTHS * case.hidden * tokens * (case.depth if training else 1)
+    if stored > memory:
+        return f"about {stored / 2**30:.0f} GiB, {memory / 2**30:.0f} GiB are there"
     if seconds > max_seconds:
         return f"about {seconds:.0f} s at the least, --max-seconds is {max_seconds:g}"
     return None

@@ -41,10 +41,10 @@ from ragged_cases import (
     MODES,
     PUBLISHED_MEANS,
     Case,
-    free_memory,
+    describe_impossibility,
+    get_available_memory,
     make_cases,
     measure_rate,
-    why_impossible,
 )
 from speedup_plot import save_speedups
 from torch import Tensor, nn
@@ -61,7 +61,7 @@ PRECISION = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
 
 
 def make_batch(case: Case, vocab_size: int) -> dict[str, Tensor]:
-    """Random ids: all of full length, or of lengths from a quarter of it upwards."""
+    """Draw random ids: all of full length, or of lengths from a quarter of it upwards."""
     generator = torch.Generator().manual_seed(1)
     counts = torch.full((case.batch,), case.length)
     if case.padding:
@@ -73,7 +73,7 @@ def make_batch(case: Case, vocab_size: int) -> dict[str, Tensor]:
 
 
 def make_models(case: Case) -> tuple[AlbertActModel, AlbertModel]:
-    """Both untrained models of one geometry."""
+    """Build both untrained models of one geometry."""
     shape = {
         "vocab_size": 1_000,  # looking words up is not what is compared
         "hidden_size": case.hidden,
@@ -87,11 +87,11 @@ def make_models(case: Case) -> tuple[AlbertActModel, AlbertModel]:
     }
     torch.manual_seed(0)
     training = case.mode == "training"
-    place = (DEVICE, torch.float32 if training else PRECISION)
-    ours = AlbertActModel._from_config(AlbertActConfig(**shape)).to(*place).train(training)
+    options_of_move = (DEVICE, torch.float32 if training else PRECISION)
+    ours = AlbertActModel._from_config(AlbertActConfig(**shape)).to(*options_of_move).train(training)
     # The harder peer: its own gelu_new, the same formula, is written out in eight steps and costs a third of the layer.
     fused = AlbertConfig(**(shape | {"hidden_act": "gelu_pytorch_tanh"}))
-    theirs = AlbertModel._from_config(fused, attn_implementation="sdpa").to(*place).train(training)
+    theirs = AlbertModel._from_config(fused, attn_implementation="sdpa").to(*options_of_move).train(training)
     return ours, theirs
 
 
@@ -130,13 +130,13 @@ def make_fixed(model: AlbertActModel, inputs: dict[str, Tensor], mode: str, dept
     return forced
 
 
-def albert_block(model: AlbertModel) -> nn.Module:
+def get_albert_block(model: AlbertModel) -> nn.Module:
     """Return the single layer that transformers' ALBERT applies repeatedly."""
     return model.encoder.albert_layer_groups[0].albert_layers[0]
 
 
 def check_execution(model: AlbertActModel, call: Callable[[], Any]) -> dict[str, Any]:
-    """One call's states, depths, multiply-accumulates, and the gradient if it is a training step."""
+    """Run one call, and return its states, depths, multiply-accumulates, and the gradient of a training step."""
     outputs = call()
     gradients = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
     return {
@@ -148,20 +148,20 @@ def check_execution(model: AlbertActModel, call: Callable[[], Any]) -> dict[str,
     }
 
 
-def compare(found: dict[str, Any], dense: dict[str, Any]) -> dict[str, Any]:
+def compare(execution: dict[str, Any], dense: dict[str, Any]) -> dict[str, Any]:
     """Compare an execution with the dense one; the gradient's difference is relative to its norm."""
     result = {
-        "updates_equal": bool(found["updates"].equal(dense["updates"])),
-        "difference": (found["state"] - dense["state"]).abs().max().item(),
-        "macs": found["macs"] / dense["macs"],
+        "updates_equal": bool(execution["updates"].equal(dense["updates"])),
+        "difference": (execution["state"] - dense["state"]).abs().max().item(),
+        "macs": execution["macs"] / dense["macs"],
     }
     if (gradient := dense["gradient"]) is not None:
-        result["gradient_difference"] = ((found["gradient"] - gradient).norm() / gradient.norm()).item()
+        result["gradient_difference"] = ((execution["gradient"] - gradient).norm() / gradient.norm()).item()
     return result
 
 
 def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: float) -> dict[str, Any]:
-    """One row of the table."""
+    """Measure one row of the table."""
     ours, theirs = make_models(case)
     inputs = make_batch(case, ours.config.vocab_size)
     valid = inputs["attention_mask"].bool().cpu()
@@ -175,14 +175,14 @@ def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: fl
     mean = depths[valid].double().mean().item()
     layers = {"floor": math.floor(mean), "ceiling": math.ceil(mean), "full": case.depth}
     peers = {f"albert_{name}": make_call(theirs, inputs, case.mode, num_hidden_layers=n) for name, n in layers.items()}
-    own = make_models(case)[0]  # whose halting nobody prescribes
+    free_model = make_models(case)[0]  # without prescribed halting
     for name in ("floor", "ceiling"):
-        peers[f"fixed_{name}"] = make_fixed(own, inputs, case.mode, layers[name])
-    steps = None if "ragged" not in checks else rows_of(checks["ragged"]["computed"])
+        peers[f"fixed_{name}"] = make_fixed(free_model, inputs, case.mode, layers[name])
+    steps = None if "ragged" not in checks else list_rows(checks["ragged"]["computed"])
     if steps is not None:
-        training, everyone = case.mode == "training", [steps[0]] * layers["floor"]
+        training, all_rows = case.mode == "training", [steps[0]] * layers["floor"]
         peers["products"] = make_products(ours.encoder.albert_layer, steps, training)
-        peers["products_albert"] = make_products(albert_block(theirs), everyone, training)
+        peers["products_albert"] = make_products(get_albert_block(theirs), all_rows, training)
     # In turns: a call that follows one of its own model is faster, a small one by a tenth.
     calls = dict(item for pair in zip_longest(runs.items(), peers.items()) for item in pair if item)
     pilot = time_interleaved(calls, repeats=1, warmup=0, device=DEVICE)  # warms up, too
@@ -190,7 +190,7 @@ def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: fl
     seconds = time_interleaved(calls, min(repeats, max(rounds, LEAST_ROUNDS)), 0, DEVICE)
 
     medians = {name: time["median"] for name, time in seconds.items()}
-    fixed, own_fixed = (
+    fixed, fixed_depth = (
         medians[f"{peer}_floor"] + (mean - layers["floor"]) * (medians[f"{peer}_ceiling"] - medians[f"{peer}_floor"])
         for peer in ("albert", "fixed")
     )
@@ -200,7 +200,7 @@ def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: fl
             "speedup": (speedup := medians["dense"] / medians[name]),
             "share_of_ideal": speedup / ideal,
             "of_albert": medians[name] / fixed,
-            "of_fixed": medians[name] / own_fixed,
+            "of_fixed": medians[name] / fixed_depth,
             "of_dense": medians[name] / medians["dense"],
             **compare(checks[name], dense),
         }
@@ -218,7 +218,7 @@ def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: fl
         "padded_share": 1 - valid.float().mean().item(),
         "seconds": seconds,
         "albert_at_mean_seconds": fixed,
-        "fixed_at_mean_seconds": own_fixed,
+        "fixed_at_mean_seconds": fixed_depth,
         "ideal": ideal,
         **adaptive,
     }
@@ -231,7 +231,7 @@ HEADER = (
 
 
 def describe(case: Case, row: dict[str, Any]) -> str:
-    """One line of the table; what was not measured is a dash."""
+    """Format one line of the table; figures that were not measured are dashes."""
     times = row["seconds"]
     columns = [
         f"{1e3 * times[name]['median']:7.1f} ±{500 * (times[name]['p90'] - times[name]['p10']):<5.1f}"
@@ -269,7 +269,9 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--padding", action="store_true", help="also rows with texts of mixed lengths")
     parser.add_argument("--repeats", type=int, default=9, help="rounds of a row, fewer if they take --max-seconds")
-    parser.add_argument("--max-seconds", type=float, default=600.0, help="of a row; one that needs more is left out")
+    parser.add_argument(
+        "--max-seconds", type=float, default=600.0, help="seconds of a row; one that needs more is left out"
+    )
     parser.add_argument("--fast", action="store_true", help="a smoke test: tiny models, whose ratios say nothing")
     parser.add_argument("--json", type=Path, default=None, help="written after every row")
     parser.add_argument("--figure", type=Path, nargs="+", metavar="FILE", help="draw PNG from JSON..., measure nothing")
@@ -284,8 +286,8 @@ def parse_options() -> argparse.Namespace:
 
 
 def run_case(case: Case, options: argparse.Namespace, rate: float, report: dict[str, Any]) -> None:
-    """Measure, print and keep a row, or say why not."""
-    reason = why_impossible(case, rate, options.max_seconds, free_memory(DEVICE))
+    """Measure, print and store a row, or print why it is left out."""
+    reason = describe_impossibility(case, rate, options.max_seconds, get_available_memory(DEVICE))
     if reason is None:
         row = measure(case, options.executions, options.repeats, options.max_seconds)
         report["rows"].append(row)
@@ -305,8 +307,8 @@ def main() -> None:
         rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
         save_speedups(rows, picture)
         return
-    place = describe_machine(DEVICE)
-    setting = {"device": place, "precision": str(PRECISION).removeprefix("torch."), "repeats": options.repeats}
+    device = describe_machine(DEVICE)
+    setting = {"device": device, "precision": str(PRECISION).removeprefix("torch."), "repeats": options.repeats}
     print("ragged execution:", ", ".join(f"{name} {value}" for name, value in setting.items()))
     print(HEADER, flush=True)
     report: dict[str, Any] = {"setting": setting, "rows": [], "left_out": []}
@@ -318,8 +320,8 @@ def main() -> None:
         print(line)
 
 
-def rows_of(computed: ComputedSteps) -> list[tuple[int, int]]:
-    """Rows of queries and rows of keys that each iteration computed."""
+def list_rows(computed: ComputedSteps) -> list[tuple[int, int]]:
+    """Return the rows of queries and the rows of keys that each iteration computed."""
     return list(zip(computed.queries.tolist(), computed.keys.tolist(), strict=True))
 
 
@@ -327,7 +329,7 @@ def make_products(block: Any, steps: Sequence[tuple[int, int]], training: bool) 
     """Return a function that runs only the matrix products of a block, and with `training` their gradients.
 
     Args:
-        block: Of either ALBERT; they name their layers alike.
+        block: Block of either ALBERT; their layers have the same names.
         steps: Rows of queries and of keys, iteration by iteration.
         training: Whether gradients are computed.
     """
@@ -369,35 +371,35 @@ def judge(
     text: str, rows: Sequence[Row], execution: str, number: str, at_most: float = 0.0, at_least: float = 0.0
 ) -> str:
     """Compare a number of the worst row with the given limit and format the verdict."""
-    found = [(row[execution][number], row) for row in rows if number in row.get(execution, {})]
+    values = [(row[execution][number], row) for row in rows if number in row.get(execution, {})]
     limit = f"target >= {at_least:g}" if at_least else f"target <= {at_most:g}"
-    if not found:
+    if not values:
         return f"{text}: not measured ({limit})"
-    worst, row = (min if at_least else max)(found, key=lambda pair: pair[0])
-    good = sum(value >= at_least if at_least else value <= at_most for value, _ in found)
-    verdict = "met" if good == len(found) else f"NOT met in {len(found) - good} of {len(found)} rows"
+    worst, row = (min if at_least else max)(values, key=lambda pair: pair[0])
+    good = sum(value >= at_least if at_least else value <= at_most for value, _ in values)
+    verdict = "met" if good == len(values) else f"NOT met in {len(values) - good} of {len(values)} rows"
     where = f"{row['mode']} H {row['hidden']} L {row['depth']} {row['depths']} S {row['length']} B {row['batch']}"
     return f"{text}: {worst:.3g} ({limit}: {verdict}; worst at {where})"
 
 
 def judge_rows(rows: Sequence[Row], on_gpu: bool) -> Iterator[str]:
-    """Every target of this kind of device: a line each."""
+    """Yield the verdict on every target of this kind of device."""
 
-    def chosen(mode: str, hidden: int, least: int, most: float = math.inf) -> list[Row]:
+    def select_rows(mode: str, hidden: int, least: int, most: float = math.inf) -> list[Row]:
         kind = (mode, hidden, 128, False)
-        found = [row for row in rows if (row["mode"], row["hidden"], row["length"], row["padding"]) == kind]
-        return [row for row in found if least <= row["batch"] <= most]
+        matches = [row for row in rows if (row["mode"], row["hidden"], row["length"], row["padding"]) == kind]
+        return [row for row in matches if least <= row["batch"] <= most]
 
     if on_gpu:
         text = "inference, H 768, batch >= 32, length 128: ragged, share of the ideal speed-up"
-        yield judge(text, chosen("inference", 768, 32), "ragged", "share_of_ideal", at_least=0.75)
+        yield judge(text, select_rows("inference", 768, 32), "ragged", "share_of_ideal", at_least=0.75)
     else:
         for mode, hidden, least, most, limit in _OF_ALBERT:
             text = f"{mode}, H {hidden}, batch {least} to {most}, length 128: ragged / ALBERT at the mean depth"
-            yield judge(text, chosen(mode, hidden, least, most), "ragged", "of_albert", at_most=limit)
+            yield judge(text, select_rows(mode, hidden, least, most), "ragged", "of_albert", at_most=limit)
         for mode in ("inference", "training"):
             text = f"{mode}, H 768, batch >= 8, length 128: ragged, share of the ideal speed-up"
-            yield judge(text, chosen(mode, 768, 8), "ragged", "share_of_ideal", at_least=0.85)
+            yield judge(text, select_rows(mode, 768, 8), "ragged", "share_of_ideal", at_least=0.85)
         single = [row for row in rows if row["batch"] == 1]
         for name in ("ragged", "auto"):
             yield judge(f"batch 1: {name} / dense", single, name, "of_dense", at_most=1.0)

@@ -56,14 +56,14 @@ def make_model(hidden: int, depths: Tensor) -> AlbertActForTokenClassification:
 
 
 def make_batch(batch: int) -> dict[str, Tensor]:
-    """Random ids and labels of a batch, (B, 16)."""
+    """Draw random ids and labels of a batch, (B, 16)."""
     generator = torch.Generator().manual_seed(1)
     ids, labels = (torch.randint(low, high, (batch, LENGTH), generator=generator) for low, high in ((5, 25), (0, 4)))
     return {"input_ids": ids.to(DEVICE), "attention_mask": torch.ones_like(ids).to(DEVICE), "labels": labels.to(DEVICE)}
 
 
 def run_model(model: AlbertActForTokenClassification, batch: dict[str, Tensor], mode: str, execution: str) -> Any:
-    """One forward pass or training step under an execution; the outputs."""
+    """Run one forward pass or training step under an execution, and return the outputs."""
     model.config.execution = execution
     with torch.set_grad_enabled(mode == "training"):
         outputs = model(**batch)
@@ -74,14 +74,14 @@ def run_model(model: AlbertActForTokenClassification, batch: dict[str, Tensor], 
 
 
 def call_on_clock(call: Callable[[], Any], seconds: list[float]) -> None:
-    """Call, and append the processor's seconds that it took."""
+    """Call a function, and append its processor seconds."""
     begun = time.process_time()
     call()
     seconds.append(time.process_time() - begun)
 
 
 def measure_cell(hidden: int, batch: int, mode: str, seconds: float) -> dict[str, Any]:
-    """One cell of the grid."""
+    """Measure one cell of the grid."""
     depths = torch.tensor(DEPTHS).repeat(-(-batch * LENGTH // len(DEPTHS)))[: batch * LENGTH].view(batch, LENGTH)
     model, inputs = make_model(hidden, depths).train(mode == "training"), make_batch(batch)
     calls: dict[str, Callable[[], Any]] = {
@@ -107,7 +107,7 @@ def measure_cell(hidden: int, batch: int, mode: str, seconds: float) -> dict[str
 
 
 def describe_cell(cell: dict[str, Any]) -> str:
-    """One line of the grid."""
+    """Format one cell of the grid as a line."""
     cpu = "    -" if cell["cpu"] is None else f"{cell['cpu']:5.2f}"
     dense, ragged = (1e3 * cell["seconds"][name]["median"] for name in ("dense", "ragged"))
     return (
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64, 512])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a cell, if that is five rounds or more")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of a cell, if that is five rounds or more")
     parser.add_argument("--json", type=Path, default=None, help="written after every cell")
     options = parser.parse_args()
     set_malloc_thresholds()  # as a run does

@@ -1,4 +1,4 @@
-"""Measured speed-ups of ragged execution against the ideal ones, as a figure (needs matplotlib)."""
+"""Figure of measured speed-ups of ragged execution against the ideal ones (needs matplotlib)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def save_speedups(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_speedups(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Measured against ideal speed-up over the dense execution, one panel a mode, on logarithmic scales.
+    """Draw measured against ideal speed-up over the dense execution, one panel a mode, on logarithmic scales.
 
     Colours are widths, shapes are batch sizes, and open marks are texts longer than the shortest measured. Points of
     one ideal speed-up are drawn beside each other.
     """
     modes = [mode for mode in _MODES if any(row["mode"] == mode for row in rows)]
     figure.set_size_inches(4.6 * len(modes), 5.4)
-    groups = sorted({_group_of(row) for row in rows})
+    groups = sorted({_get_group(row) for row in rows})
     low = 0.92 * min(1.0, *(row["ragged"]["speedup"] for row in rows))
     high = 1.12 * max(max(row["ideal"], row["ragged"]["speedup"]) for row in rows)
     panels = figure.subplots(1, len(modes), sharey=True, squeeze=False).flatten()
@@ -42,10 +42,10 @@ def draw_speedups(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         _draw_guides(axes, low, high)
         for index, group in enumerate(groups):
             beside = 1 + 0.006 * (index - (len(groups) - 1) / 2)
-            found = [row for row in rows if row["mode"] == mode and _group_of(row) == group]
-            points = [(beside * row["ideal"], row["ragged"]["speedup"]) for row in found]
+            matches = [row for row in rows if row["mode"] == mode and _get_group(row) == group]
+            points = [(beside * row["ideal"], row["ragged"]["speedup"]) for row in matches]
             across, up = zip(*points, strict=True) if points else ((), ())
-            axes.plot(across, up, linestyle="none", markersize=6, **_look(group, groups))
+            axes.plot(across, up, linestyle="none", markersize=6, **_choose_style(group, groups))
     panels[0].set_ylabel("measured: dense / ragged time")
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False
@@ -53,7 +53,7 @@ def draw_speedups(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _draw_guides(axes: Any, low: float, high: float) -> None:
-    """Scales, and the lines of the ideal speed-up, of a share of it, and of none."""
+    """Set the scales, and draw lines of the ideal speed-up, of a share of it, and of none."""
     ticks = [tick for tick in _TICKS if low <= tick <= high]
     for share, style, label in ((1.0, "-", "ideal"), (_SHARE, "--", f"{_SHARE:.0%} of ideal")):
         axes.plot([1, high], [share, share * high], color=MUTED, linewidth=1.2, linestyle=style, label=label)
@@ -65,11 +65,11 @@ def _draw_guides(axes: Any, low: float, high: float) -> None:
     axes.grid(axis="both", color=GRID)
 
 
-def _group_of(row: Mapping[str, Any]) -> Group:
+def _get_group(row: Mapping[str, Any]) -> Group:
     return row["hidden"], row["batch"], row["length"]
 
 
-def _look(group: Group, groups: Sequence[Group]) -> dict[str, str]:
+def _choose_style(group: Group, groups: Sequence[Group]) -> dict[str, str]:
     """Return marker, colour and label of a width, batch size and length."""
     widths, batches, lengths = (sorted(set(values)) for values in zip(*groups, strict=True))
     hidden, batch, length = group

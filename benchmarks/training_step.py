@@ -39,21 +39,21 @@ class AlbertWithSparseHead(nn.Module):
     def forward(self, labels: Tensor, sentence_order_label: Tensor, **inputs: Tensor) -> Tensor:
         """Compute the pretraining loss."""
         outputs = self.albert(**inputs)
-        chosen = labels >= 0
-        logits = self.predictions(outputs.last_hidden_state[chosen])
-        return nn.functional.cross_entropy(logits.float(), labels[chosen]) + nn.functional.cross_entropy(
+        is_masked = labels >= 0
+        logits = self.predictions(outputs.last_hidden_state[is_masked])
+        return nn.functional.cross_entropy(logits.float(), labels[is_masked]) + nn.functional.cross_entropy(
             self.sop_classifier(outputs.pooler_output).float(), sentence_order_label
         )
 
 
 def make_batch(config: AlbertActConfig, batch: int, length: int, device: torch.device) -> dict[str, Tensor]:
-    """Random ids of full length with 15 % of the positions to predict."""
+    """Draw random ids of full length with 15 % of the positions to predict."""
     ids = torch.randint(5, config.vocab_size, (batch, length), device=device)
-    chosen = torch.rand(ids.shape, device=device) < 0.15
+    is_masked = torch.rand(ids.shape, device=device) < 0.15
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "labels": torch.where(chosen, ids, -100),
+        "labels": torch.where(is_masked, ids, -100),
         "sentence_order_label": torch.randint(0, 2, (batch,), device=device),
     }
 
@@ -61,7 +61,9 @@ def make_batch(config: AlbertActConfig, batch: int, length: int, device: torch.d
 def make_step(model: nn.Module, batch: Mapping[str, Any], precision: torch.dtype) -> Callable[[], None]:
     """Return a function that trains for one step."""
     device = next(model.parameters()).device
-    optimizer = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), lr=1e-5, fused=True)
+    optimizer = torch.optim.AdamW(
+        (parameter for parameter in model.parameters() if parameter.requires_grad), lr=1e-5, fused=True
+    )
 
     def step() -> None:
         optimizer.zero_grad()
@@ -99,10 +101,10 @@ def main() -> None:
 
     steps = {"ACT-ALBERT": make_step(ours, batch, precision), "ALBERT": make_step(theirs, batch, precision)}
     seconds = time_interleaved(steps, options.repeats, warmup=2, device=device)
-    place = describe_machine(device)
+    device_name = describe_machine(device)
     name_of_precision = str(precision).removeprefix("torch.")
     print(
-        f"training step: {place}, {name_of_precision}, depth {options.depth}, "
+        f"training step: {device_name}, {name_of_precision}, depth {options.depth}, "
         f"width {options.hidden}, batch {options.batch} x {options.length}, {options.repeats} interleaved steps"
     )
     for name, times in seconds.items():
@@ -110,7 +112,12 @@ def main() -> None:
     ratio = seconds["ACT-ALBERT"]["median"] / seconds["ALBERT"]["median"]
     print(f"  ratio of medians {ratio:.3f} (target <= 0.85)")
     if options.json is not None:
-        setting = {"device": place, "precision": name_of_precision, "batch": options.batch, "length": options.length}
+        setting = {
+            "device": device_name,
+            "precision": name_of_precision,
+            "batch": options.batch,
+            "length": options.length,
+        }
         report = {"setting": setting, "seconds": seconds, "ratio": ratio}
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 

@@ -32,15 +32,15 @@ WARMUP = 1
 
 
 def main() -> None:
-    options = arguments()
+    options = parse_arguments()
     set_malloc_thresholds()
     model = TrmForPuzzles.from_pretrained(options.model).to(DEVICE).eval()
     dataset = SudokuConfig(name="sudoku", train_examples=500, max_evaluation_examples=options.puzzles)
     data = load_sudoku(dataset, seed=0)
     held_out = data.evaluation["validation"]
     cells = data.collate([held_out[number] for number in range(options.puzzles)])["input_ids"].to(DEVICE)
-    about = f"{describe_machine(DEVICE)}, rule {options.rule}"
-    print(f"{about}, {options.puzzles} puzzles, N {model.max_updates}; milliseconds a puzzle, share of the ideal")
+    setting = f"{describe_machine(DEVICE)}, rule {options.rule}"
+    print(f"{setting}, {options.puzzles} puzzles, N {model.max_updates}; milliseconds a puzzle, share of the ideal")
     print(f"{'batch':>5}  {'mean step':>9}  {'full':>6}  {'exits':>5} {'share':>5} {'limit':>5}", end="  ")
     print(f"{'refilled':>8} {'share':>5} {'limit':>5}")
     rows = [measure(model, cells, batch, options.rule, options.repeats) for batch in options.batch]
@@ -66,8 +66,8 @@ def measure(model: Any, cells: torch.Tensor, batch: int, rule: str, repeats: int
         "exits": partial(run, model, parts, rule),
         "refilled": partial(model, cells, exit_rule=rule, places=batch),
     }
-    calls |= {rows: partial(step, model, cells[:rows]) for rows in sorted({batch, *ran["exits"], *ran["refilled"]})}
-    seconds = {name: found["median"] for name, found in time_interleaved(calls, repeats, WARMUP, DEVICE).items()}
+    calls |= {rows: partial(run_step, model, cells[:rows]) for rows in sorted({batch, *ran["exits"], *ran["refilled"]})}
+    seconds = {name: times["median"] for name, times in time_interleaved(calls, repeats, WARMUP, DEVICE).items()}
 
     row = {"batch": batch, "mean_step": mean, "full": seconds["full"] / sum(map(len, few))}
     for way, sizes in ran.items():
@@ -78,12 +78,12 @@ def measure(model: Any, cells: torch.Tensor, batch: int, rule: str, repeats: int
     return row
 
 
-def compare(ways: Iterable[list[Any]], stayed: list[Any]) -> float:
+def compare(ways: Iterable[list[Any]], full_outputs: list[Any]) -> float:
     """Check that all methods have the same exit steps and answers; return the mean exit step."""
-    steps, answers = joined(stayed, "exit_steps"), joined(stayed, "logits").argmax(dim=-1)
+    steps, answers = join_outputs(full_outputs, "exit_steps"), join_outputs(full_outputs, "logits").argmax(dim=-1)
     for outputs in ways:
-        assert torch.equal(joined(outputs, "exit_steps"), steps), "the same steps"
-        assert torch.equal(joined(outputs, "logits").argmax(dim=-1), answers), "the same answers"
+        assert torch.equal(join_outputs(outputs, "exit_steps"), steps), "the same steps"
+        assert torch.equal(join_outputs(outputs, "logits").argmax(dim=-1), answers), "the same answers"
     return float(steps.double().mean())
 
 
@@ -94,7 +94,7 @@ def print_row(row: dict[str, float]) -> None:
     print(flush=True)
 
 
-def joined(outputs: list[Any], name: str) -> torch.Tensor:
+def join_outputs(outputs: list[Any], name: str) -> torch.Tensor:
     return torch.cat([getattr(output, name) for output in outputs])
 
 
@@ -103,16 +103,16 @@ def run(model: Any, parts: tuple[torch.Tensor, ...], rule: str) -> None:
         model(part, exit_rule=rule)
 
 
-def step(model: Any, cells: torch.Tensor) -> None:
-    """One supervision step of so many puzzles."""
+def run_step(model: Any, cells: torch.Tensor) -> None:
+    """Run one supervision step of a batch of puzzles."""
     embedded = model.embed(cells, cells.new_zeros(len(cells)))
     model.read(model.step(embedded, *model.start(len(cells)))[0])
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder with a trained model")
-    parser.add_argument("--rule", default="correct:0.9", help="by which puzzles leave the batch")
+    parser.add_argument("--rule", default="correct:0.9", help="exit rule by which puzzles leave the batch")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--puzzles", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=7)

@@ -1,8 +1,8 @@
-"""Advice in messages: what a message tells a user to type, read back as it is printed.
+"""Advice in messages: the overrides and commands that a message suggests, parsed from its text.
 
-A message is `what was given: what is wrong; what to do`. What it says to do is an override as one types it, `key=value`
-(in quotes of the shell where it needs them), several joined by a space or by "and", alternatives by "or";
-`set it to VALUE` and `leave it out` are of the key that the message begins with.
+A message is `key=value: the fault; the advice`. The advice is an override as one types it, `key=value` (in quotes of
+the shell where it needs them), several joined by a space or by "and", alternatives by "or"; `set it to VALUE` and
+`leave it out` are about the key that the message begins with.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _ADVICE = re.compile(
 )
 
 
-def advised(line: str, config: DictConfig | None = None) -> list[str]:
-    """Return what a line of a message advises: an alternative each, as a command line has it.
+def parse_advice(line: str, config: DictConfig | None = None) -> list[str]:
+    """Return the advice of a line of a message: one string per alternative, as a command line has it.
 
     Args:
-        line: Of a message.
-        config: What the command is composed to; what holds there already is a fact, and no advice.
+        line: Line of a message.
+        config: Composed configuration of the command; what it already sets is a fact, and no advice.
     """
     head, _, tail = line.partition(": ")
     own_key = re.split(r"[=:]", head)[0]
     alternatives: list[list[str]] = []
     end = -1
     for match in _ADVICE.finditer(tail):
-        word = _word(match, own_key)
+        word = _format_override(match, own_key)
         if word is None or (config is not None and _holds(config, word)):
             continue
         if alternatives and tail[end : match.start()] in (" ", " and "):
@@ -55,7 +55,7 @@ def advised(line: str, config: DictConfig | None = None) -> list[str]:
     return list(dict.fromkeys(shlex.join(words) for words in alternatives))
 
 
-def _word(match: re.Match[str], own_key: str) -> str | None:
+def _format_override(match: re.Match[str], own_key: str) -> str | None:
     if match["root"]:
         return f"--config-name={match['root']}"
     if match["out"]:
@@ -82,24 +82,26 @@ def _holds(config: DictConfig, override: str) -> bool:
 
 
 def follow(command: str, advice: str) -> tuple[str, list[str]]:
-    """Return the root and overrides of a command on which an advice is laid."""
+    """Return the root and overrides of a command after the overrides of an advice."""
     root, *overrides = shlex.split(command)
     for word in shlex.split(advice):
         key = word.partition("=")[0]
         if key == "--config-name":
             root = word.partition("=")[2]
             continue
-        overrides = [each for each in overrides if not f"{each.partition('=')[0]}.".startswith(f"{key.lstrip('~')}.")]
+        overrides = [
+            override for override in overrides if not f"{override.partition('=')[0]}.".startswith(f"{key.lstrip('~')}.")
+        ]
         overrides += [] if key.startswith("~") else [word]
     return root, overrides
 
 
-def composition(command: str) -> DictConfig:
+def compose_command(command: str) -> DictConfig:
     root, *overrides = shlex.split(command)
     return composed(root, *overrides)
 
 
-def next_commands(out: str) -> list[list[str]]:
+def read_next_commands(out: str) -> list[list[str]]:
     """Return the commands that a run prints at its end, as words: a shell joins lines that end with a backslash."""
     tail = out.rpartition("\nnext:\n")[2]
     return [shlex.split(line) for line in tail.replace("\\\n", "").splitlines()]
@@ -109,25 +111,25 @@ def next_commands(out: str) -> list[list[str]]:
 
 
 @cache
-def templates() -> tuple[tuple[str, str], ...]:
-    """Return every text of the package that advises something: where it stands, and itself with `{}` for values."""
-    return tuple((path, text) for path, text, echo in texts() if _advises(echo))
+def list_templates() -> tuple[tuple[str, str], ...]:
+    """Return every advising text of the package: its place, and the text with `{}` for values."""
+    return tuple((path, text) for path, text, echo in list_texts() if _advises(echo))
 
 
 @cache
-def texts() -> tuple[tuple[str, str, str], ...]:
-    """Return every text of the package: where it stands, itself, and itself without what only repeats a setting."""
-    return tuple(_texts_of_package())
+def list_texts() -> tuple[tuple[str, str, str], ...]:
+    """Return every text of the package: its place, itself, and itself without echoed settings."""
+    return tuple(_iterate_package_texts())
 
 
-def _texts_of_package() -> Iterator[tuple[str, str, str]]:
+def _iterate_package_texts() -> Iterator[tuple[str, str, str]]:
     for path in [*SOURCES, *PLUGINS]:
-        for text, echo in _texts(list_nodes(path)):
+        for text, echo in _iterate_texts(list_nodes(path)):
             yield str(path.relative_to(ROOT)), text, echo
 
 
-def _texts(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yield every text but docstrings, with `{}` for values; then the same without what only repeats a setting."""
+def _iterate_texts(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Yield every text but docstrings, with `{}` for values; then the same text without echoed settings."""
     inner: set[int] = set()
     for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -140,10 +142,10 @@ def _texts(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value, node.value
         elif isinstance(node, ast.JoinedStr):
-            yield _plain(node, echoes=True), _plain(node, echoes=False)
+            yield _join_parts(node, echoes=True), _join_parts(node, echoes=False)
 
 
-def _plain(text: ast.JoinedStr, *, echoes: bool) -> str:
+def _join_parts(text: ast.JoinedStr, *, echoes: bool) -> str:
     written = ""
     for part in text.values:
         if isinstance(part, ast.Constant):
@@ -157,24 +159,26 @@ def _plain(text: ast.JoinedStr, *, echoes: bool) -> str:
     return written
 
 
-# What holds already where a message says it so.
+# Words before a setting that a message only states.
 _FACT = r"(?:but|because|not|not with|than|divide|without|has only|of|on|is|in) $"
 
 
 def _advises(text: str) -> bool:
     head, colon, tail = text.partition(": ")
-    told = tail if colon else head
-    if re.search(r"(?:set|leave) it (?:to|at|out)\b", told):
+    advice = tail if colon else head
+    if re.search(r"(?:set|leave) it (?:to|at|out)\b", advice):
         return True
-    if re.search(r"\b(?:pip install|hf (?:upload|auth)|wandb login|torchrun|--config-name) ", told):
+    if re.search(r"\b(?:pip install|hf (?:upload|auth)|wandb login|torchrun|--config-name) ", advice):
         return True
-    for match in re.finditer(r"(?<![\w.{+~])(?P<key>[a-z_][\w.]*)=\S+(?P<needs> needs (?:it|the|a|\{)| leaves)?", told):
-        is_fact = match["needs"] or re.search(_FACT, told[: match.start()])
+    for match in re.finditer(
+        r"(?<![\w.{+~])(?P<key>[a-z_][\w.]*)=\S+(?P<needs> needs (?:it|the|a|\{)| leaves)?", advice
+    ):
+        is_fact = match["needs"] or re.search(_FACT, advice[: match.start()])
         if match["key"] in KEYS and not is_fact:
             return True
     return False
 
 
-def as_pattern(template: str) -> re.Pattern[str]:
+def compile_pattern(template: str) -> re.Pattern[str]:
     """Return a pattern of the messages that a template makes."""
     return re.compile(".*?".join(map(re.escape, template.replace("%s", "{}").split("{}"))))

@@ -1,4 +1,4 @@
-"""ACT-ALBERT in tests: its heads, batches with their labels, and tokens that halt where a test says so."""
+"""Support for ACT-ALBERT tests: heads, labelled batches, and prescribed halting."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from tests.models_support import padded_batch
 
 @contextmanager
 def every_repack() -> Iterator[None]:
-    """Tokens that are left are packed anew whenever one halts: models this small would never be."""
+    """Pack again the remaining tokens whenever one halts, which models this small would never do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_REPACK_SAVES, "cpu", 0)
         yield
 
 
 def prescribe(model, depths):
-    """Let tokens halt at given updates; the halting unit's gradient lives."""
+    """Let tokens halt at given updates, with the gradient of the halting unit."""
     table = prescribed_probabilities(depths)
     compute = model.encoder.halting_probability
 
@@ -51,7 +51,7 @@ def prescribe(model, depths):
 
 
 def prescribed_probabilities(depths):
-    """N updates of this cross the threshold of 0.99, and N - 1 do not."""
+    """Return probabilities of which N cross the threshold of 0.99, and N - 1 do not."""
     return 0.99 / (depths - 0.5)
 
 
@@ -67,7 +67,7 @@ HEADS = {
 
 
 def labelled_batch(model_class):
-    """A batch with the labels that a head expects."""
+    """Return a batch with the labels that a head expects."""
     batch = padded_batch()
     valid = batch["attention_mask"].bool()
     if model_class in (AlbertActForPreTraining, AlbertActForMaskedLM):

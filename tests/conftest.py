@@ -1,4 +1,4 @@
-"""What every test may rely on: no network, scratch caches, one thread a process, a fixed seed, no state left behind."""
+"""Guarantees of every test: no network, scratch caches, one thread a process, a fixed seed, no state left behind."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ os.environ.update(
     }
 )
 
-# How long an example takes depends on what else the machine does: that is no property of the code.
+# The time of an example depends on the load of the machine, so there is no deadline.
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None)  # `make test-slow` runs tests/property with it
 settings.load_profile("quick")
 
 
 class NetworkBlockedError(RuntimeError):
-    """A test tried to reach the network. Not an OSError, which code under test may rightly catch."""
+    """Attempt of a test to reach the network. Not an OSError, which code under test may rightly catch."""
 
 
 def _is_local(host: object) -> bool:
@@ -76,16 +76,16 @@ def _block_network(patch: pytest.MonkeyPatch) -> None:
     guard("connect_ex")
     resolve = socket.getaddrinfo
 
-    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+    def resolve_local(host: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_local(host):
             raise NetworkBlockedError(f"look-up of {host!r}: tests run without a network")
         return resolve(host, *args, **kwargs)
 
-    patch.setattr(socket, "getaddrinfo", getaddrinfo)
+    patch.setattr(socket, "getaddrinfo", resolve_local)
 
 
-def _hear_signals() -> None:
-    """Undo what `nohup` and a script's `&` have this process ignore: what a test starts would ignore it, too."""
+def _restore_signals() -> None:
+    """Restore the signals that `nohup` and a script's `&` ignore: commands under test would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -93,17 +93,17 @@ def _hear_signals() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let tests run in any order: one that relies on what another left fails in some."""
+    """Add `--shuffle`, which finds tests that rely on what another left behind."""
     parser.addoption("--shuffle", type=int, metavar="SEED", help="draw the order of modules, and of the tests of each")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Block the network before collection, so that an import cannot use it either; leave out what only costs time."""
+    """Block the network before collection, so that imports cannot use it either, and install the caches."""
     patch = pytest.MonkeyPatch()
     _block_network(patch)
     read_yaml_fast(patch)
     compose_once(patch)
-    _hear_signals()
+    _restore_signals()
     patch.setattr(os, "fsync", lambda descriptor: None)  # no scratch file has to survive a power cut
     gc.set_threshold(20_000)  # objects by the thousand are made and dropped at once, above all by Hydra
     config.add_cleanup(patch.undo)
@@ -111,10 +111,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _kept_is_kept() -> None:
-    """Keep what modules and caches hold by now out of later garbage collections, which runs ask for themselves.
+def _freeze_garbage_collection() -> None:
+    """Keep objects of modules and caches out of later garbage collections, which runs ask for themselves.
 
-    A module that makes warnings errors is not asked to answer for what the module before it left open.
+    Warnings of unclosed files are ignored here: a module that makes warnings errors did not open those of earlier ones.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -136,7 +136,7 @@ def _shuffle(items: list[pytest.Item], seed: int) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffle where that is asked for; skip what is marked `gpu` without a CUDA device, unless it runs on another one.
+    """Shuffle if asked, and skip tests marked `gpu` without a CUDA device, unless they run on another device.
 
     torch is imported only if such a test was collected.
     """
@@ -155,14 +155,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """The folder of real corpora beside the repository; the test skips where there is none."""
+    """Return the folder of real corpora beside the repository, or skip the test."""
     if not DATA_ROOT.is_dir():
         pytest.skip("no ../shared/data beside the repository")
     return DATA_ROOT
 
 
 @pytest.fixture(autouse=True)
-def _fixed_seed() -> None:
+def _fix_seed() -> None:
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
@@ -171,7 +171,7 @@ def _fixed_seed() -> None:
 
 
 def _seed_torch() -> None:
-    """As `torch.manual_seed` does, which without a device notes the place of every call for later: 1 ms a test."""
+    """Set the seed as `torch.manual_seed` does, which without a device records every call for later: 1 ms a test."""
     import torch
 
     if torch.cuda.is_available():
@@ -188,8 +188,8 @@ def _no_automatic_settings() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _restored_torch() -> Iterator[None]:
-    """Undo what a test may leave in torch's global state. Tests that never import torch do not pay for it."""
+def _reset_torch() -> Iterator[None]:
+    """Reset torch's global state after a test. Tests that never import torch do not pay for it."""
     yield
     torch = sys.modules.get("torch")
     if torch is None:

@@ -1,7 +1,7 @@
-"""A CUDA device without a device: torch's fake tensors, which have shapes, types and a device, but no numbers.
+"""A CUDA device without hardware: torch's fake tensors, which have shapes, types and a device, but no numbers.
 
 `FakeTensorMode` stops at the first number that the host reads and at the first operation with tensors of two devices.
-`FakeCuda` notes the line and goes on with the numbers that the CPU computes. It needs a build of torch with CUDA, and
+`FakeCuda` records the line and goes on with the numbers that the CPU computes. It needs a build of torch with CUDA, and
 no driver.
 """
 

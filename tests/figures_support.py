@@ -1,4 +1,4 @@
-"""Runs without what only costs time, and pixels of figures."""
+"""Shortcuts for runs in tests, and pixels of figures."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _convert = export._convert
 
 
 @contextmanager
-def briefly_timed() -> Iterator[None]:
-    """Time executions and exit rules once: what a test reads of the times is that they are there.
+def shorten_runs() -> Iterator[None]:
+    """Make runs short: time executions and exit rules once, skip garbage collection, draw each kind of picture once.
 
-    Nor is garbage looked for at the end of every training, for which Python has its own times. Every picture of a run
+    Tests read that times are there, not their values. Python collects garbage at its own times. Every picture of a run
     is the first one of its kind; `tests/unit/report` looks at pictures.
     """
     pictures: dict[str, bytes] = {}
@@ -48,6 +48,6 @@ def briefly_timed() -> Iterator[None]:
 
 
 def inked(path: Path) -> np.ndarray:
-    """Which pixels of a picture are not white."""
+    """Return which pixels of a picture are not white."""
     with Image.open(path) as picture:
         return (np.asarray(picture.convert("RGB")) < 230).any(axis=-1)

@@ -1,4 +1,4 @@
-"""Halting units in tests: their logits by a plain loop over the updates of one token."""
+"""Halting units in tests: logits by a plain loop over the updates of one token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def compute_halting_logit(weights: Mapping[str, Tensor], name: str, trail: Seque
     """Return z_n of one token from its states h_1 to h_n, (H,) each.
 
     Args:
-        weights: Weights of a model by name: those of the unit `linear`, or of `movement` of examples/plugin.
+        weights: Weights of a model by name, with those of the unit `linear`, or of `movement` of examples/plugin.
         name: Start of the names of the unit's weights.
         trail: States h_1 to h_n.
     """

@@ -1,7 +1,8 @@
-"""What a step makes the host wait for, seen without an accelerator: on the meta device, whose tensors have no numbers.
+"""Reads of the host in an optimiser step, counted without an accelerator: on the meta device, whose tensors have no
+numbers.
 
-A tensor of the meta device has a shape, a type and a device that is not the CPU, so models take the way that they take
-on an accelerator. What would read a number back is answered and noted, and so is what goes from one device to another.
+A tensor of the meta device has a shape, a type and a device that is not the CPU, so models take the code path of an
+accelerator. A read of a number is answered and recorded, and so is a copy from one device to another.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _INDEXED = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_imp
 
 
 class HostReads(TorchDispatchMode):
-    """Notes reads and copies while it is entered, by the line of the package that caused them.
+    """Mode that records reads and copies by the line of the package that caused them.
 
     Attributes:
-        reads: Lines that wait for a number, or for how many places are chosen.
+        reads: Lines that wait for a number, or for the number of chosen positions.
         moves: Lines that bring values to the device and wait for it, or compute with tensors of two devices.
     """
 
@@ -50,45 +51,45 @@ class HostReads(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = dict(kwargs or {})
-        tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
+        options = dict(kwargs or {})
+        tensors = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
         if not any(tensor.device == ACCELERATOR for tensor in tensors):
-            return self._from_the_host(func, args, given)
+            return self._run_on_host(func, args, options)
         if func is _aten._local_scalar_dense.default:
             self.reads[find_line()] += 1
             return {torch.bool: True}.get(args[0].dtype, 1.0 if args[0].is_floating_point() else 1)
         if func is _aten.nonzero.default:
-            return self._places(args[0])
+            return self._choose_all(args[0])
         if func._overloadpacket in _INDEXED:
-            args = (args[0], self._without_truths(args[1]), *args[2:])
-        if func is _aten._to_copy.default and given.get("device", ACCELERATOR) != ACCELERATOR:
+            args = (args[0], self._replace_masks(args[1]), *args[2:])
+        if func is _aten._to_copy.default and options.get("device", ACCELERATOR) != ACCELERATOR:
             self.reads[find_line()] += 1
-            return torch.ones(args[0].shape, dtype=given.get("dtype") or args[0].dtype)
+            return torch.ones(args[0].shape, dtype=options.get("dtype") or args[0].dtype)
         if any(tensor.device != ACCELERATOR and tensor.dim() for tensor in tensors):
             self.moves[find_line()] += 1
-        return func(*args, **given)
+        return func(*args, **options)
 
-    def _from_the_host(self, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-        is_copy = func is _aten._to_copy.default and given.get("device") == ACCELERATOR
-        if is_copy and not given.get("non_blocking"):
+    def _run_on_host(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        is_copy = func is _aten._to_copy.default and options.get("device") == ACCELERATOR
+        if is_copy and not options.get("non_blocking"):
             self.moves[find_line()] += 1
-        return func(*args, **given)
+        return func(*args, **options)
 
-    def _places(self, chosen: Tensor) -> Tensor:
-        """As many as there can be."""
+    def _choose_all(self, mask: Tensor) -> Tensor:
+        """Return as many positions as there can be."""
         self.reads[find_line()] += 1
-        return torch.zeros(chosen.numel(), chosen.dim(), dtype=torch.long, device=ACCELERATOR)
+        return torch.zeros(mask.numel(), mask.dim(), dtype=torch.long, device=ACCELERATOR)
 
-    def _without_truths(self, indices: Any) -> list[Tensor | None]:
-        found: list[Tensor | None] = []
+    def _replace_masks(self, indices: Any) -> list[Tensor | None]:
+        resolved: list[Tensor | None] = []
         for index in indices:
             is_truth = index is not None and index.dtype in (torch.bool, torch.uint8)
-            found += self._places(index).unbind(1) if is_truth else [index]
-        return found
+            resolved += self._choose_all(index).unbind(1) if is_truth else [index]
+        return resolved
 
 
 class Float64Uses(HostReads):
-    """Notes tensors in float64 on the device, too, which an MPS device refuses.
+    """Mode that also records tensors in float64 on the device, which an MPS device refuses.
 
     Attributes:
         doubles: Lines that make them.
@@ -101,15 +102,17 @@ class Float64Uses(HostReads):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made = super().__torch_dispatch__(func, types, args, kwargs)
-        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if any(tensor.device == ACCELERATOR and tensor.dtype == torch.float64 for tensor in tensors):
             self.doubles[find_line()] += 1
-        return made
+        return result
 
 
 class _Constructors(TorchFunctionMode):
-    """Notes tensors that are made on the device of numbers of the host, which dispatches nothing on the meta device."""
+    """Mode that records tensors created on the device from numbers of the host, which the meta device does not
+    dispatch.
+    """
 
     def __init__(self, moves: Counter[str]) -> None:
         super().__init__()
@@ -118,11 +121,11 @@ class _Constructors(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        of_numbers = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor)
-        if (of_numbers or func is Tensor.new_tensor) and made.device == ACCELERATOR and made.numel():
+        tensor = func(*args, **(kwargs or {}))
+        is_from_numbers = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor)
+        if (is_from_numbers or func is Tensor.new_tensor) and tensor.device == ACCELERATOR and tensor.numel():
             self._moves[find_line()] += 1
-        return made
+        return tensor
 
 
 def find_line() -> str:
@@ -135,13 +138,13 @@ def find_line() -> str:
 
 @contextmanager
 def accelerator_autocast() -> Iterator[None]:
-    """Let models ask whether autocast is enabled, and disable it, which the meta device does not know."""
-    asked, autocast = torch.is_autocast_enabled, torch.autocast
-    torch.is_autocast_enabled = lambda device="cpu": device != ACCELERATOR.type and asked(device)  # type: ignore
+    """Let models query and disable autocast on the meta device, which torch does not support."""
+    is_enabled, autocast = torch.is_autocast_enabled, torch.autocast
+    torch.is_autocast_enabled = lambda device="cpu": device != ACCELERATOR.type and is_enabled(device)  # type: ignore
     torch.autocast = lambda device, *args, **options: (  # type: ignore
         nullcontext() if device == ACCELERATOR.type else autocast(device, *args, **options)
     )
     try:
         yield
     finally:
-        torch.is_autocast_enabled, torch.autocast = asked, autocast  # type: ignore
+        torch.is_autocast_enabled, torch.autocast = is_enabled, autocast  # type: ignore

@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub on this machine: it makes repositories and takes commits, and keeps the files."""
+"""A stand-in for the Hugging Face hub on this machine: it creates repositories, takes commits, and stores the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "hf_of_a_test"
 
 
 class Hub(ThreadingHTTPServer):
-    """Keeps what was uploaded: repository to path to content; and what repositories were asked for."""
+    """Server that stores uploaded files by repository and path, and the requests for repositories."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -43,24 +43,24 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self._answer({"error": "Invalid username or password."}, 401)
-        place = self.path.removeprefix("/api/")
-        if place == "repos/create":
+        endpoint = self.path.removeprefix("/api/")
+        if endpoint == "repos/create":
             return self._create(json.loads(body))
-        if place == "validate-yaml":
+        if endpoint == "validate-yaml":
             return self._answer({"errors": [], "warnings": []})
-        repository = "/".join(place.split("/")[1:3])
+        repository = "/".join(endpoint.split("/")[1:3])
         if self.server.refuses:
             return self._answer({"error": "the disk is full"}, 400)
-        if "/preupload/" in place:
-            named = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
+        if "/preupload/" in endpoint:
+            files = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
                      for file in json.loads(body)["files"]]  # fmt: skip
-            return self._answer({"files": named})
-        assert "/commit/" in place, self.path
+            return self._answer({"files": files})
+        assert "/commit/" in endpoint, self.path
         return self._commit(repository, [json.loads(line) for line in body.splitlines()])
 
-    def _create(self, wanted: dict[str, Any]) -> None:
-        self.server.created.append(wanted)
-        repository = f"{wanted.get('organization') or 'someone'}/{wanted['name']}"
+    def _create(self, request: dict[str, Any]) -> None:
+        self.server.created.append(request)
+        repository = f"{request.get('organization') or 'someone'}/{request['name']}"
         self.server.files.setdefault(repository, {})
         self._answer({"url": f"{self.server.address}/{repository}", "name": repository})
 
@@ -87,15 +87,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def local_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """Let the hub's library talk to a stand-in, logged in."""
+def serve_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Let the hub's library use a stand-in, logged in."""
     server = Hub()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(constants, "ENDPOINT", server.address)
     template = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # made once, with the address of then
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # cached with the address of an earlier server
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     try:
         yield server

@@ -1,4 +1,4 @@
-"""What of many cases of one kind the quick tests run."""
+"""Selection of the quick cases among many parameters of a test."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import pytest
 
 
 def mostly_slow(cases: Iterable[Any], quick: Callable[[Any], bool]) -> list[Any]:
-    """The cases as parameters of a test: those that are not `quick` run with the slow tests."""
-    found = list(cases)
-    assert any(quick(case) for case in found), "one of each kind stays quick"
+    """Return the cases as parameters of a test, with those that are not `quick` marked slow."""
+    parameters = list(cases)
+    assert any(quick(case) for case in parameters), "one of each kind stays quick"
     return [
         case if quick(case) else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
-        for case in found
+        for case in parameters
     ]
 
 
 def quick_one_in(count: int, cases: Iterable[Any]) -> list[Any]:
-    """The cases as parameters of a test, of which the first of every `count` is quick, and the others are slow."""
-    parameters = [case if hasattr(case, "marks") else pytest.param(*_values(case)) for case in cases]
+    """Return the cases as parameters of a test: the first of every `count` is quick, and the others are slow."""
+    parameters = [case if hasattr(case, "marks") else pytest.param(*_get_values(case)) for case in cases]
     return [
-        each if number % count == 0 else pytest.param(*each.values, marks=[*each.marks, pytest.mark.slow], id=each.id)
-        for number, each in enumerate(parameters)
+        parameter
+        if number % count == 0
+        else pytest.param(*parameter.values, marks=[*parameter.marks, pytest.mark.slow], id=parameter.id)
+        for number, parameter in enumerate(parameters)
     ]
 
 
-def _values(case: Any) -> tuple[Any, ...]:
+def _get_values(case: Any) -> tuple[Any, ...]:
     return case if isinstance(case, tuple) else (case,)

@@ -1,8 +1,7 @@
-"""Reads of whole evaluations and decoding steps, in which the host goes on with what it reads.
+"""Host reads of whole evaluations and decoding steps, in which the host goes on with the numbers it reads.
 
-`HostReads` answers every read with a number that it makes up, so a model never sees a text exit. `MirroredReads`
-computes: a tensor of the meta device has a mirror on the CPU with its numbers, and a read gets the number of the
-mirror.
+`HostReads` answers every read with a made-up number, so a model never sees a text exit. `MirroredReads` computes: a
+tensor of the meta device has a mirror on the CPU with its numbers, and a read gets the number of the mirror.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NEEDS_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shap
 
 
 class MirroredReads(HostReads):
-    """Counts reads and copies as `HostReads` does, and answers reads with numbers that were computed on the CPU.
+    """Mode that counts reads and copies as `HostReads` does, and answers reads with numbers computed on the CPU.
 
     A storage of the meta device has a storage of the CPU as its mirror, so views and writes need no care. Tensors get
     their mirror when they move to the device or are computed there, so a model moves within the context.
@@ -44,8 +43,8 @@ class MirroredReads(HostReads):
         self._patch.stop()
 
     def _upload(self, values: Any, *, device: Any = None, **options: Any) -> Tensor:
-        made = self._make_tensor(values, **options)
-        return made if device is None else made.to(device)
+        tensor = self._make_tensor(values, **options)
+        return tensor if device is None else tensor.to(device)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -74,9 +73,9 @@ class MirroredReads(HostReads):
                 return tree_map(self._make_counterpart, expected)
             return args[0]
         result = func(*args, **options)
-        for made, mirror in zip(tree_leaves(result), tree_leaves(expected), strict=True):
-            if isinstance(made, Tensor) and made.untyped_storage()._cdata not in self._mirrors:
-                self._add_mirror(made, mirror)
+        for result_leaf, mirror in zip(tree_leaves(result), tree_leaves(expected), strict=True):
+            if isinstance(result_leaf, Tensor) and result_leaf.untyped_storage()._cdata not in self._mirrors:
+                self._add_mirror(result_leaf, mirror)
         return result
 
     def _compute(self, func: Any, args: Any, options: dict[str, Any]) -> Any:
@@ -94,15 +93,15 @@ class MirroredReads(HostReads):
         mirror = torch.empty(0, dtype=value.dtype)
         return mirror.set_(entry[1], value.storage_offset(), value.shape, value.stride())
 
-    def _add_mirror(self, made: Tensor, mirror: Tensor) -> None:
-        storage = made.untyped_storage()
+    def _add_mirror(self, tensor: Tensor, mirror: Tensor) -> None:
+        storage = tensor.untyped_storage()
         self._mirrors[storage._cdata] = storage, torch.UntypedStorage(storage.nbytes())
-        self._mirror(made).copy_(mirror)
+        self._mirror(tensor).copy_(mirror)
 
     def _make_counterpart(self, mirror: Any) -> Any:
         """Return a tensor of the device with these numbers."""
         if not isinstance(mirror, Tensor):
             return mirror
-        made = torch.empty_like(mirror, device=ACCELERATOR)
-        self._add_mirror(made, mirror)
-        return made
+        tensor = torch.empty_like(mirror, device=ACCELERATOR)
+        self._add_mirror(tensor, mirror)
+        return tensor

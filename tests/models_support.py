@@ -1,4 +1,4 @@
-"""Small models and batches for tests."""
+"""Small models and batches."""
 
 import torch
 
@@ -22,12 +22,12 @@ SMALL = {
 
 
 def small_config(**changes) -> AlbertActConfig:
-    """A model small enough for a plain loop."""
+    """Return the configuration of a model small enough for a plain loop."""
     return AlbertActConfig(**(SMALL | changes))
 
 
 def spread_depths(model, scale: float = 30.0, bias: float = -1.5) -> None:
-    """Make the halting unit decide differently for different tokens; at initialisation all say one half."""
+    """Let the halting unit decide differently for different tokens; at initialisation all get one half."""
     unit = model.get_submodule("albert" if hasattr(model, "albert") else "").encoder.albert_layer.act.dense
     with torch.no_grad():
         unit.weight.mul_(scale)
@@ -35,7 +35,7 @@ def spread_depths(model, scale: float = 30.0, bias: float = -1.5) -> None:
 
 
 def padded_batch(lengths=(10, 7, 1), width=12, vocab_size=120, seed=0):
-    """Ids, mask and segments of sequences of the given lengths, padded to one width."""
+    """Return ids, mask and segments of sequences of the given lengths, padded to one width."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, vocab_size, (len(lengths), width), generator=generator)
     mask = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
@@ -48,7 +48,7 @@ MOVING = SMALL | {"initializer_range": 0.3}
 
 
 def small_ponder(**changes) -> PonderAlbertForSequenceClassification:
-    """A small PonderALBERT in evaluation mode, whose steps and texts differ in prediction and halting."""
+    """Return a small PonderALBERT in evaluation mode, whose steps and texts differ in prediction and halting."""
     torch.manual_seed(0)
     model = PonderAlbertForSequenceClassification(PonderAlbertConfig(**(MOVING | changes))).eval()
     with torch.no_grad():
@@ -58,13 +58,13 @@ def small_ponder(**changes) -> PonderAlbertForSequenceClassification:
 
 
 def small_multi_exit(**changes) -> MultiExitAlbertForSequenceClassification:
-    """A small multi-exit ALBERT in evaluation mode, whose steps and texts differ in prediction."""
+    """Return a small multi-exit ALBERT in evaluation mode, whose steps and texts differ in prediction."""
     torch.manual_seed(0)
     return MultiExitAlbertForSequenceClassification(MultiExitAlbertConfig(**(MOVING | changes))).eval()
 
 
 def small_act(model_class, **changes):
-    """A small ACT-ALBERT of a class in evaluation mode, whose tokens halt after different numbers of updates."""
+    """Return a small ACT-ALBERT of a class in evaluation mode, whose tokens halt after different updates."""
     torch.manual_seed(0)
     model = model_class(small_config(initializer_range=0.3, **changes)).eval()
     spread_depths(model, scale=3.0)

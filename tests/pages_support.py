@@ -1,4 +1,4 @@
-"""What a report says of cost, walked sentence by sentence: a run costs one thing, wherever its page says so."""
+"""Support for tests of report pages: their text, their structure, and equal figures of cost in every sentence."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _SHARE = re.compile(r"([\d.]+)\s?%\s+(?:of )?the multiply-accumulates of|Compute
 
 
 def read_report(directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> RunReport:
-    """The report of a run without the sections of its family."""
+    """Return the report of a run without the sections of its family."""
     return build_report(read_run(directory), extra)
 
 
 def told(html: str) -> str:
-    """The text of some HTML, a space between elements."""
+    """Return the text of some HTML, with a space between elements."""
     return " ".join(re.sub(r"<(style|script|svg)\b.*?</\1>|<[^>]+>", " ", html, flags=re.DOTALL).split())
 
 
 def sections_of_page(page: str) -> dict[str, str]:
-    """The text of every section by the name of its place."""
+    """Return the text of every section by its anchor."""
     parts = re.split(r'<h2 id="([\w-]+)">', page)
     return dict(zip(parts[1::2], map(told, parts[2::2]), strict=True))
 
 
 def check_costs(directory: Path) -> list[float]:
-    """Draw a run's report again and compare everything that it says of cost; returns the shares of work it names."""
+    """Draw a run's report again, compare all its statements of cost, and return the shares of compute it names."""
     page = write_report(build_run_report(directory)).read_text(encoding="utf-8")
     halting = json.loads((directory / "halting.json").read_text(encoding="utf-8"))
     cost, share = halting["cost"], compute_share_with_predictions(halting)
@@ -49,8 +49,8 @@ def check_costs(directory: Path) -> list[float]:
     assert re.search(rf"\s{needed:.1f}%", sections["compute"]), "and so does the section about it"
     executed = 100 * cost["executed_over_full"]
     if abs(executed - needed) > 1:
-        others = " ".join(text for anchor, text in sections.items() if anchor in ("verdict", "quality"))
-        assert f"{executed:.1f}%" not in others
+        other_sections = " ".join(text for anchor, text in sections.items() if anchor in ("verdict", "quality"))
+        assert f"{executed:.1f}%" not in other_sections
     assert "as it ran" in sections["compute"]
     assert not (_TIMED.search(text) and _UNTIMED.search(text)), "times were measured, or they were not"
     return shares
@@ -60,7 +60,7 @@ VOID = {"wbr", "meta", "br", "link", "img", "input", "hr"}
 
 
 class Page(HTMLParser):
-    """Collects tags and text, and checks that every element is closed in order."""
+    """Parser that collects tags and text, and checks that every element is closed in order."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -93,13 +93,13 @@ class Page(HTMLParser):
 
 
 def check_stands_alone(page: Page) -> None:
-    """A page needs nothing from elsewhere; a script, where it has one, lies in it."""
+    """Check that a page loads nothing from elsewhere; a script, if any, is inline."""
     assert not {"link", "iframe", "object", "embed", "img"} & {tag for tag, _ in page.tags}
     assert not re.search(r"https?://|url\(|@import|\bsrc=|\bon[a-z]+=", page.source)
 
 
 def check_accessible(page: Page) -> int:
-    """Headings of tables and drawings can be read out; returns the number of drawings."""
+    """Check that tables and drawings have headings that can be read out, and return the number of drawings."""
     assert all("scope" in attributes for attributes in page.of("th"))
     drawings = [svg for svg in page.of("svg") if svg.get("aria-hidden") != "true"]
     assert all(svg["role"] == "img" and svg["aria-label"] for svg in drawings)

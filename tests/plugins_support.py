@@ -1,4 +1,4 @@
-"""Installed packages that add something, as far as importlib.metadata can tell: a dist-info folder on the path."""
+"""Installed packages with entry points, as importlib.metadata sees them: a dist-info folder on the path."""
 
 from __future__ import annotations
 
@@ -26,27 +26,31 @@ from adadepth.training.trackers import trackers
 def package_on_path(
     folder: Path, name: str, entry_points: Mapping[str, Mapping[str, str]], *sources: Path, version: str = "1.0"
 ) -> Iterator[None]:
-    """A package with entry points, group -> name -> place, whose modules lie in `sources`, or else in `folder`."""
-    about = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    """Put a package with entry points, group -> name -> object, on the path; its modules lie in `sources`, or in
+    `folder`.
+    """
+    metadata_folder = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata_folder.mkdir()
+    (metadata_folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8"
+    )
     lines = [
         line
-        for group, places in entry_points.items()
-        for line in (f"[{group}]", *(f"{key} = {place}" for key, place in places.items()), "")
+        for group, objects in entry_points.items()
+        for line in (f"[{group}]", *(f"{key} = {target}" for key, target in objects.items()), "")
     ]
-    (about / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+    (metadata_folder / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        for place in (*sources, folder):
-            patch.syspath_prepend(str(place))
-        find_plugins_anew()
+        for target in (*sources, folder):
+            patch.syspath_prepend(str(target))
+        clear_plugin_caches()
         yield
-    find_plugins_anew()
+    clear_plugin_caches()
 
 
 @contextmanager
 def example_extensions(folder: Path) -> Iterator[None]:
-    """Halting unit, loss over exits and exit rule of examples/plugin, by a package whose description is in `folder`."""
+    """Install the halting unit, step loss and exit rule of examples/plugin as a package described in `folder`."""
     entries = {
         UNITS: {"movement": "adadepth_reviews.units:Movement"},
         LOSSES: {"competence": "adadepth_reviews.losses:Competence"},
@@ -58,10 +62,10 @@ def example_extensions(folder: Path) -> Iterator[None]:
         sys.modules.pop(name)
 
 
-def find_plugins_anew() -> None:
-    """Forget what was found in installed packages."""
-    for found in (
+def clear_plugin_caches() -> None:
+    """Clear the caches of plugins of installed packages."""
+    for lookup in (
         public_names, registry.families, kinds, modes, halting_rules, installed_halting_units,
         installed_step_losses, exit_rules, trackers,
     ):  # fmt: skip
-        found.cache_clear()
+        lookup.cache_clear()

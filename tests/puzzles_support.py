@@ -21,38 +21,40 @@ SUDOKU, MAZE = ".123456789", "# SGo"
 Group = Sequence[tuple[np.ndarray, np.ndarray]]  # a puzzle and its augmentations: tokens of cells and of answers
 
 
-_drawn = cache(generated.draw_sudoku)  # most of what a run of seconds takes, and every run of a root draws the same
+_drawn = cache(
+    generated.draw_sudoku
+)  # drawing takes most of a run of seconds, and every run of a root draws the same puzzles
 _usable = cache(bigram_shift.select_sentences)  # of the same embedded documents every time
 _encode = bigram_shift._encode
 _encoded: dict[Any, Any] = {}
 
 
 @contextmanager
-def drawn_once() -> Iterator[None]:
-    """Draw the Sudoku of the same settings, and read the sentences of bigram shift, once a process, for all runs."""
+def cache_generated_data() -> Iterator[None]:
+    """Draw each Sudoku setting, and read the sentences of bigram shift, once a process."""
 
-    def copies(*args: Any, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    def copy_puzzles(*args: Any, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
         puzzles, solutions = _drawn(*args, **settings)
         return puzzles.copy(), solutions.copy()
 
-    def usable(documents: Iterable[str]) -> list[str]:
+    def select_usable(documents: Iterable[str]) -> list[str]:
         return list(_usable(tuple(documents)))
 
-    def encoded(tokenizer: Any, sentences: list[str]) -> list[list[np.ndarray]]:
+    def encode_once(tokenizer: Any, sentences: list[str]) -> list[list[np.ndarray]]:
         key = (tokenizer.backend_tokenizer.to_str(), tuple(sentences))
         if key not in _encoded:
             _encoded[key] = _encode(tokenizer, sentences)
         return [list(sentence) for sentence in _encoded[key]]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generated, "draw_sudoku", copies)
-        patch.setattr(bigram_shift, "select_sentences", usable)
-        patch.setattr(bigram_shift, "_encode", encoded)
+        patch.setattr(generated, "draw_sudoku", copy_puzzles)
+        patch.setattr(bigram_shift, "select_sentences", select_usable)
+        patch.setattr(bigram_shift, "_encode", encode_once)
         yield
 
 
 def written_table(path: Path, groups: Sequence[Group], symbols: str) -> None:
-    """The first puzzle of every group as text, with the columns of Sudoku-Extreme."""
+    """Write the first puzzle of every group as text, with the columns of Sudoku-Extreme."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["source", "question", "answer", "rating"])
@@ -62,7 +64,7 @@ def written_table(path: Path, groups: Sequence[Group], symbols: str) -> None:
 
 
 def written_arrays(folder: Path, splits: Mapping[str, Sequence[Group]], symbols: str) -> Path:
-    """What `build_sudoku_dataset.py` and `build_maze_dataset.py` leave: every puzzle is one example."""
+    """Write the files of `build_sudoku_dataset.py` and `build_maze_dataset.py`: every puzzle is one example."""
     for split, groups in splits.items():
         (folder / split).mkdir(parents=True)
         sizes = [len(group) for group in groups]
@@ -87,6 +89,6 @@ def written_arrays(folder: Path, splits: Mapping[str, Sequence[Group]], symbols:
 
 
 def sudoku_table(path: Path, **changes: Any) -> PuzzleTableConfig:
-    """The settings of a local table with the columns of Sudoku-Extreme."""
+    """Return the settings of a local table with the columns of Sudoku-Extreme."""
     fields = {"name": "sudoku_extreme", "source": "local", "path": str(path), "evaluation_splits": ["test"]}
     return PuzzleTableConfig(**{**fields, **changes})

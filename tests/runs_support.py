@@ -1,4 +1,4 @@
-"""Runs as a user starts them, and what they leave."""
+"""Runs as a user starts them, and the files they write."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from adadepth.run import main as main_of_run
 from tests.toy_support import execute
 
 
-def become(given: list[str], *within: AbstractContextManager[Any]) -> NoReturn:
-    """What `adadepth` does with this command line in these contexts, to the end of this process."""
-    sys.argv, status = ["adadepth", *given], 0
+def run_and_exit(arguments: list[str], *contexts: AbstractContextManager[Any]) -> NoReturn:
+    """Run `adadepth` with this command line in these contexts, and end this process with its status."""
+    sys.argv, status = ["adadepth", *arguments], 0
     try:
         with ExitStack() as entered:
-            for context in within:
+            for context in contexts:
                 entered.enter_context(context)
             main_of_run()
     except SystemExit as end:
@@ -32,19 +32,19 @@ def become(given: list[str], *within: AbstractContextManager[Any]) -> NoReturn:
     os._exit(status)
 
 
-def folder_of_run(folder: Path, *arguments: str) -> Path:
-    """The folder of the one run that a command makes below another."""
+def execute_run(folder: Path, *arguments: str) -> Path:
+    """Run a command, and return the folder of the one run that it makes below another."""
     assert execute(*arguments, f"output_dir={folder}") == 0
     (directory,) = folder.glob("*/*")
     return directory
 
 
-def read(path: Path) -> Any:
-    """What a JSON file says."""
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def logged(directory: Path, name: str) -> list[float]:
-    """Every value of a metric that a run wrote."""
+def read_logged(directory: Path, name: str) -> list[float]:
+    """Return every value of a metric that a run logged."""
     lines = map(json.loads, (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     return [line[name] for line in lines if name in line]

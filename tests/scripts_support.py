@@ -1,4 +1,4 @@
-"""Scripts outside the package, as modules."""
+"""Scripts outside the package, loaded as modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def load_script(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script at a path below the project's root; known by its name for as long as the patch lasts."""
+    """Load the script at a path below the project's root, known by its name for as long as the patch lasts."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Source files for the tests that look at all of them: each file is read and parsed once a process."""
+"""Cached source files for the tests that scan all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The toy family as an installed package: what a wheel of it would put on the path, without a wheel."""
+"""The toy family as an installed package, without building a wheel."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ SMALL = (
 
 
 @contextmanager
-def toy_family_installed(folder: Path, package: Path = TOY) -> Iterator[None]:
+def install_toy_family(folder: Path, package: Path = TOY) -> Iterator[None]:
     """Put the toy family, or a changed one, on the path, with the entry points of its pyproject.toml."""
     project = tomllib.loads((TOY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     entry_points = project["entry-points"]
     with package_on_path(folder, project["name"], entry_points, package, version=project["version"]):
-        _register_anew()
+        _register_again()
         yield
-    _register_anew()
+    _register_again()
 
 
-def _register_anew() -> None:
+def _register_again() -> None:
     from adadepth.models.auto import register_auto_classes
 
     register_auto_classes.cache_clear()
@@ -43,7 +43,7 @@ def _register_anew() -> None:
 
 
 def execute(*arguments: str) -> int:
-    """The exit status of a command."""
+    """Return the exit status of a command."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["adadepth", *arguments])
         patch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))  # restored afterwards

@@ -1,4 +1,4 @@
-"""A treebank small enough to know everything about: ten words in two sentences."""
+"""A treebank of two sentences and ten words, small enough to check every figure by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEPTH = [1, 1, 0, 1, 2, 1, 1, 0, 1, 2]
 
 
 def write_treebank(folder: Path, *names: str, text: str = TREEBANK) -> Path:
-    """The same sentences under several names."""
+    """Write the same sentences under several names."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Read the file in which W&B keeps a run, as `wandb sync` does: blocks of records in the format of LevelDB's log."""
+"""Reader of the file in which W&B stores a run, as `wandb sync` reads it: records in the format of LevelDB's log."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ BLOCK, HEADER = 32768, 7
 WHOLE, LAST = 1, 4
 
 
-def wandb_records(folder: Path, kind: str) -> list[Any]:
-    """The records of a kind (`history`, `metric`, `summary`, `run`, `artifact`) of all parts of a run, oldest first."""
+def read_wandb_records(folder: Path, kind: str) -> list[Any]:
+    """Return the records of a kind (`history`, `metric`, `summary`, `run`, `artifact`) of all parts of a run, oldest
+    first.
+    """
     files = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
-    return [getattr(record, kind) for file in files for record in _whole(file) if record.HasField(kind)]
+    return [getattr(record, kind) for file in files for record in _wait_for_records(file) if record.HasField(kind)]
 
 
-def _whole(file: Path) -> list[Any]:
-    """All records, once the end is there: W&B's own process writes it a moment after a run is finished.
+def _wait_for_records(file: Path) -> list[Any]:
+    """Return all records, once the end is there: W&B's own process writes it a moment after a run is finished.
 
-    What it has found out about the machine may come after the end.
+    Records about the machine may come after the end.
     """
     for _ in range(3000):
-        records = list(_records(file))
+        records = list(_parse_records(file))
         if any(record.HasField("exit") for record in records):
             return records
         time.sleep(0.1)
     raise AssertionError(f"{file} has no end")
 
 
-def _records(file: Path) -> Iterator[Any]:
+def _parse_records(file: Path) -> Iterator[Any]:
     from wandb.proto import wandb_internal_pb2
 
     data, at, parts = file.read_bytes(), HEADER, b""
     while at + HEADER <= len(data):
-        left = BLOCK - at % BLOCK
-        if left < HEADER:
-            at += left
+        remaining = BLOCK - at % BLOCK
+        if remaining < HEADER:
+            at += remaining
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
         if at + HEADER + length > len(data):
@@ -54,15 +56,15 @@ def _records(file: Path) -> Iterator[Any]:
 
 
 def wandb_history(folder: Path) -> list[dict[str, Any]]:
-    """What was logged, a dictionary a call."""
+    """Return the logged metrics, one dictionary per call."""
     return [
         {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in call.item}
-        for call in wandb_records(folder, "history")
+        for call in read_wandb_records(folder, "history")
     ]
 
 
-def wandb_summary(folder: Path) -> dict[str, Any]:
-    """What a table of runs shows of a run."""
-    updates = (update for record in wandb_records(folder, "summary") for update in record.update)
-    found = {"/".join(update.nested_key) or update.key: json.loads(update.value_json) for update in updates}
-    return {name: value for name, value in found.items() if not name.startswith("_")}
+def read_wandb_summary(folder: Path) -> dict[str, Any]:
+    """Return the summary that a table of runs shows for a run."""
+    updates = (update for record in read_wandb_records(folder, "summary") for update in record.update)
+    values = {"/".join(update.nested_key) or update.key: json.loads(update.value_json) for update in updates}
+    return {name: value for name, value in values.items() if not name.startswith("_")}

@@ -1,4 +1,4 @@
-"""Make the folders beside this file with the code that is imported; README.md says when and with which.
+"""Make the stored runs beside this file with the code that is imported; README.md names the commits.
 
 python tests/before/make.py [NAME ...]
 """
@@ -38,7 +38,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}assistant {% endif %}"
 )
 STOP_AFTER = 3
-# What loading, evaluating and resuming do not read.
+# Files that loading, evaluating and resuming do not read.
 LEFT_OUT = (
     "figures", "tables", "report.html", "training_args.bin", "predictions", "halting.json", "grids.json", "exits.json",
     "sentences.jsonl", "depth_by_class.csv", "retrained", "derived", "architectures.json",
@@ -59,8 +59,8 @@ def main() -> None:
             make(name, HERE / name)
 
 
-def make(name: str, kept: Path) -> None:
-    """Stop a run in its third update, go on with it, evaluate what it arrived at."""
+def make(name: str, folder: Path) -> None:
+    """Stop a run in its third update, resume it, and evaluate the result."""
     stop(name)
     (directory,) = Path("outputs").glob("*/*")
     run = directory.rename(directory.with_name("run"))
@@ -70,31 +70,31 @@ def make(name: str, kept: Path) -> None:
         if checkpoint.name != f"checkpoint-{STOP_AFTER}":
             shutil.rmtree(checkpoint)
     seal(run)
-    keep(run, kept / "stopped")
+    store_run(run, folder / "stopped")
     tasks.run(configured(*RUNS[name], f"resume={run}"))
     shutil.rmtree(run / "checkpoints")
     (run / "metrics.jsonl").unlink()
-    keep(run, kept / "finished")
-    given = ("mode=evaluate", f"checkpoint={run}", "output_dir=evaluated")
-    tasks.run(configured(*list_evaluation_overrides(name), *given))
+    store_run(run, folder / "finished")
+    overrides = ("mode=evaluate", f"checkpoint={run}", "output_dir=evaluated")
+    tasks.run(configured(*list_evaluation_overrides(name), *overrides))
     (record,) = Path("evaluated").glob("*/*/run.json")
-    (kept / "evaluated.json").write_text(json.dumps(json.loads(record.read_text())["final_metrics"], indent=2) + "\n")
-    for folder in ("model", "supernet"):
-        if (run / folder).is_dir():
-            save_file(outputs(run / folder), kept / f"{folder}.safetensors")
+    (folder / "evaluated.json").write_text(json.dumps(json.loads(record.read_text())["final_metrics"], indent=2) + "\n")
+    for model_folder in ("model", "supernet"):
+        if (run / model_folder).is_dir():
+            save_file(compute_outputs(run / model_folder), folder / f"{model_folder}.safetensors")
 
 
 def stop(name: str) -> None:
     """Train until a signal comes, as when a queue ends a job."""
     step, done = DepthTrainer.training_step, []
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def count_and_stop(*args: Any, **kwargs: Any) -> Any:
         done.append(None)
         if len(done) == STOP_AFTER:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(*args, **kwargs)
 
-    DepthTrainer.training_step = counted
+    DepthTrainer.training_step = count_and_stop
     try:
         tasks.run(configured(*RUNS[name]))
     except SystemExit:
@@ -104,13 +104,13 @@ def stop(name: str) -> None:
     raise AssertionError(f"{name} was not stopped")
 
 
-def keep(run: Path, folder: Path) -> None:
-    """Copy what is read again, without the names of this machine."""
+def store_run(run: Path, folder: Path) -> None:
+    """Copy the files that tests read, without the names of this machine."""
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
     for path in folder.rglob("run.json"):
         record = json.loads(path.read_text())
-        kept = {key: value for key, value in record.items() if key not in ("command", "hardware")}
-        path.write_text(json.dumps(kept | {"hardware": {"processes": 1}}, indent=2) + "\n")
+        record_fields = {key: value for key, value in record.items() if key not in ("command", "hardware")}
+        path.write_text(json.dumps(record_fields | {"hardware": {"processes": 1}}, indent=2) + "\n")
     settings = folder / "config.yaml"
     settings.write_text(settings.read_text().replace(f"{Path.cwd()}/", ""))
     seal(folder)
@@ -122,21 +122,23 @@ def seal(run: Path) -> None:
         seal_checkpoint(path.parent)
 
 
-def outputs(folder: Path) -> dict[str, torch.Tensor]:
-    """A batch, and what a model says of it."""
-    inputs = batch(folder)
+def compute_outputs(folder: Path) -> dict[str, torch.Tensor]:
+    """Return a batch, and the outputs of a model for it."""
+    inputs = make_batch(folder)
     name = json.loads((folder / "config.json").read_text())["architectures"][0]
     model = getattr(adadepth, name).from_pretrained(folder).eval()
     with torch.no_grad():
-        found = model(**inputs)
-    said = {key: value for key, value in found.items() if key.endswith("logits") and isinstance(value, torch.Tensor)}
-    said["updates"] = found["trace"].updates
-    return {key: value.contiguous().clone() for key, value in said.items()} | {
+        model_outputs = model(**inputs)
+    tensors = {
+        key: value for key, value in model_outputs.items() if key.endswith("logits") and isinstance(value, torch.Tensor)
+    }
+    tensors["updates"] = model_outputs["trace"].updates
+    return {key: value.contiguous().clone() for key, value in tensors.items()} | {
         f"inputs/{key}": value for key, value in inputs.items()
     }
 
 
-def batch(folder: Path) -> dict[str, torch.Tensor]:
+def make_batch(folder: Path) -> dict[str, torch.Tensor]:
     config, generator = json.loads((folder / "config.json").read_text()), torch.Generator().manual_seed(0)
     if config["model_type"] == "ponder_rnn":
         return {"inputs": torch.randint(-1, 2, (3, config["input_size"]), generator=generator).float()}
@@ -151,11 +153,11 @@ def batch(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def write_inputs(folder: Path) -> None:
-    """A text, a table, a base, and conversations with a decoder for them."""
+    """Write a text, a table, a base, and conversations with a decoder for them."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "table").mkdir(parents=True)
-    chosen = random.Random(0)
-    lines = [" ".join(chosen.choices(WORDS, k=chosen.randint(3, 9))) for _ in range(200)]
+    generator = random.Random(0)
+    lines = [" ".join(generator.choices(WORDS, k=generator.randint(3, 9))) for _ in range(200)]
     (folder / "text.txt").write_text("".join(f"{line}\n" for line in lines))
     for split, rows in (("train", lines[:48]), ("validation", lines[48:72])):
         examples = [json.dumps({"sentence": row, "label": int("sat" in row)}) for row in rows]
@@ -174,7 +176,7 @@ def write_conversations(file: Path, lines: list[str]) -> None:
 
 
 def write_decoder(folder: Path) -> None:
-    """A Llama of four layers, whose tokenizer has a chat template."""
+    """Write a Llama of four layers, whose tokenizer has a chat template."""
     torch.manual_seed(0)
     pieces = ["<pad>", "<unk>", "</s>", "user", "assistant", *WORDS]
     config = LlamaConfig(

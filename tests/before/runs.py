@@ -1,4 +1,4 @@
-"""The runs that were kept: every family, at a size that learns nothing."""
+"""Settings of the stored runs: every family, at a size that learns nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BLOCKS_OF_TEXT = (
 POINTERS = (*EXAMPLES, "dataset.train_examples=48", "dataset.nodes=16", "dataset.sequence_length=16")
 PARITY = (*BLOCK, *EXAMPLES, "dataset=parity", "dataset.train_examples=48", "model.max_position_embeddings=32")
 
-# Name -> the shipped configuration and what the command line laid over it. Every run was stopped in its third update.
+# Name -> the shipped configuration and its overrides. Every run was stopped in its third update.
 FIRST_RUNS: dict[str, tuple[str, ...]] = {
     "act_pretraining": (
         "act_tiny", *SMALL, *BLOCK, *EXAMPLES, "dataset=text", "dataset.path=text.txt",
@@ -105,15 +105,15 @@ RUNS = FIRST_RUNS | LATER_RUNS
 BEFORE = Path(__file__).resolve().parent
 
 
-def names_before() -> set[str]:
-    """What every family logged before its names were made safe."""
+def list_former_names() -> set[str]:
+    """Return the metrics that every family logged before their names were changed to safe ones."""
     lines = [
         json.loads(line)
         for name in FIRST_RUNS
         for line in (BEFORE / name / "stopped" / "metrics.jsonl").read_text().splitlines()
     ]
     evaluated = [json.loads((BEFORE / name / "evaluated.json").read_text()) for name in FIRST_RUNS]
-    return {name for found in (*lines, *evaluated) for name in found}
+    return {name for metrics in (*lines, *evaluated) for name in metrics}
 
 
 def list_evaluation_overrides(name: str) -> tuple[str, ...]:

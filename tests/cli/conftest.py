@@ -1,4 +1,4 @@
-"""Run the command line in this process, in an empty working directory."""
+"""Fixtures that run the command line in this process, in an empty working directory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import adadepth.tasks
 from adadepth import run
 from adadepth.config import ExperimentConfig
 from tests.cli.support import Command, Jobs, Refusal, Result
-from tests.figures_support import briefly_timed
-from tests.puzzles_support import drawn_once
+from tests.figures_support import shorten_runs
+from tests.puzzles_support import cache_generated_data
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _briefly() -> Iterator[None]:
-    """Leave out what only costs time."""
-    with briefly_timed(), drawn_once():
+def _shorten_runs() -> Iterator[None]:
+    """Skip repeated timing, and draw data only once."""
+    with shorten_runs(), cache_generated_data():
         yield
 
 
@@ -43,20 +43,20 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    """Replace the tasks: the list collects the configurations that would have run."""
+    """Replace the tasks by a stub, and return the list of the configurations that would have run."""
     seen: Jobs = []
 
-    def stub(config: ExperimentConfig) -> float:
+    def record_job(config: ExperimentConfig) -> float:
         seen.append(config)
         return (config.model.act_penalty - 2e-3) ** 2 + config.seed  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(adadepth.tasks, "run", stub, raising=False)
+    monkeypatch.setattr(adadepth.tasks, "run", record_job, raising=False)
     return seen
 
 
 @pytest.fixture
 def refused(command: Command, jobs: Jobs, tmp_path: Path) -> Refusal:
-    """Run what must be refused: the command says lines of errors and nothing else, runs nothing, leaves nothing."""
+    """Return a function that runs an invalid command and checks it: only lines of errors, nothing run, nothing left."""
 
     def run_refused(*arguments: str, lines: int = 1) -> str:
         before = sorted(tmp_path.rglob("*"))

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Types shared by the tests of the command line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from adadepth.config import ExperimentConfig
 
 @dataclass
 class Result:
-    """What a command ended with: exit status (0 if it returned), standard output and standard error."""
+    """Outcome of a command: exit status (0 if it returned), standard output and standard error."""
 
     status: int
     out: str
     err: str
 
     def checked(self) -> Result:
-        """Return the result of a command that must have ended well."""
+        """Check that the command ended with status 0, and return the result."""
         assert self.status == 0, self.err
         return self
 

@@ -1,4 +1,4 @@
-"""What a run says before it trains, while it trains, and when it has ended."""
+"""Console output of a run before, during and after its training."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_version_is_that_of_adadepth(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
-    """An evaluation has the figures that it ended with."""
+def test_a_run_reports_its_needs_and_the_reason_for_its_end(command: Command) -> None:
+    """Check also that an evaluation has the figures of the end of the run."""
     printed = command(*DEBUG, *BEST_FIRST, "seed=3").out
     assert [line for line in printed.splitlines() if len(line) > 100 and not line.startswith("  /")] == []
     out = unwrap(printed)
@@ -43,32 +43,32 @@ def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
     for pattern, line in zip(expected, lines[start : start + 5], strict=True):
         assert re.fullmatch(pattern, line), line
     (ended,) = (line for line in lines if line.startswith("training ended: "))
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"training ended: early stopping at step 3 of 9, 2 evaluations without improvement; "
         r"best step 1, eval/loss (\d+\.\d{4})", ended,
     )  # fmt: skip
-    assert found, ended
-    assert f"loss {found[1]}, " in figures_of("eval best checkpoint, step 1: ", out)
+    assert match, ended
+    assert f"loss {match[1]}, " in read_figures("eval best checkpoint, step 1: ", out)
     evaluated = command(
         "--config-name", "act_tiny", "debug=default", "mode=evaluate", "checkpoint=latest", "seed=3"
     ).checked()
-    assert figures_of("eval: ", unwrap(evaluated.out)) == figures_of("eval best checkpoint, step 1: ", out)
+    assert read_figures("eval: ", unwrap(evaluated.out)) == read_figures("eval best checkpoint, step 1: ", out)
 
 
 def unwrap(out: str) -> str:
-    """Lines of prose above 100 columns, which the console wraps, as one line each."""
+    """Return the output with prose that the console wraps at 100 columns joined to one line each."""
     return re.sub(r"(?<=\S)\n  (?=\S)", " ", out)
 
 
-def figures_of(label: str, out: str) -> str:
-    """The figures of the line that begins so, without its speed."""
+def read_figures(label: str, out: str) -> str:
+    """Return the figures of the line that begins with a label, without its speed."""
     (line,) = (line for line in out.splitlines() if line.startswith(label))
     return re.sub(r", [\d,]+ tokens/s$", "", line.removeprefix(label))
 
 
 @pytest.mark.slow
-def test_tables_are_shown_once(command: Command) -> None:
-    """Those of the evaluations on the way are in the files."""
+def test_tables_are_printed_once(command: Command) -> None:
+    """Check that tables of intermediate evaluations are only in the files."""
     out = command(*DEBUG, "trainer.max_steps=4").out
     assert len(re.findall(r"^halting at step ", out, re.M)) > 2
     assert len(re.findall(r"^class ", out, re.M)) == 1
@@ -76,7 +76,7 @@ def test_tables_are_shown_once(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_time_budget_is_told_at_both_ends(command: Command) -> None:
+def test_a_time_budget_is_reported_at_start_and_end(command: Command) -> None:
     lines = command(*DEBUG, "trainer.max_steps=500", "trainer.time_budget_minutes=1e-4").out.splitlines()
     assert any(line.startswith("training: 500 steps or 0.0001 minutes, ") for line in lines)
     (ended,) = (line for line in lines if line.startswith("training ended: "))
@@ -84,10 +84,10 @@ def test_a_time_budget_is_told_at_both_ends(command: Command) -> None:
 
 
 @pytest.mark.parametrize(("budget", "expected"), [(None, 90 * (9 * 10 + 30) / 9), (10, 600 - 40 - 120)])
-def test_the_time_left_is_that_of_the_steps_so_far_or_of_the_budget(
+def test_the_remaining_time_follows_from_steps_or_budget(
     budget: float | None, expected: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The first of 100 steps takes 40 seconds, the others 10, and an evaluation 30."""
+    """Run 100 steps: the first takes 40 seconds, the others 10, and an evaluation 30."""
     now = [100.0]
     monkeypatch.setattr(console_output.time, "monotonic", lambda: now[0])
     args, state, control = TrainingArguments(str(tmp_path)), TrainerState(max_steps=100), TrainerControl()
@@ -103,12 +103,12 @@ def test_the_time_left_is_that_of_the_steps_so_far_or_of_the_budget(
     assert console.seconds_left(state) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("threads", "waited", "is_said"), [(2, 9.0, True), (2, 2.0, False), (1, 9.0, False)])
-def test_a_run_that_waits_for_processors_says_so_once(
-    threads: int, waited: float, is_said: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+@pytest.mark.parametrize(("threads", "waited", "is_reported"), [(2, 9.0, True), (2, 2.0, False), (1, 9.0, False)])
+def test_waiting_for_processors_is_reported_once(
+    threads: int, waited: float, is_reported: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """In 20 seconds the threads wait 9 or 2 seconds for a processor."""
+    """Run for 20 seconds in which the threads wait 9 or 2 seconds for a processor."""
     now, waiting = [100.0], [3.0]
     monkeypatch.setattr(console_output.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(console_output, "read_waiting_seconds", lambda: waiting[0])
@@ -120,8 +120,10 @@ def test_a_run_that_waits_for_processors_says_so_once(
     for _ in range(2):
         console.on_log(args, state, control, logs={"loss": 1.0, "tokens_per_second": 2.0})
     lines = [line for line in unwrap(capsys.readouterr().out).splitlines() if "other processes" in line]
-    said = "other processes slow this run down: its 2 threads waited 45% of the time for a CPU; "
-    assert lines == [f"{said}to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads=1"] * is_said
+    warning = "other processes slow this run down: its 2 threads waited 45% of the time for a CPU; "
+    assert (
+        lines == [f"{warning}to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads=1"] * is_reported
+    )
 
 
 @pytest.mark.slow

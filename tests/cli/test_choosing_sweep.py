@@ -1,4 +1,4 @@
-"""The sweep that chooses: what it runs, what it leaves out, what it writes, and that repeating it continues it.
+"""The choosing sweep: its runs, exclusions and files, and its continuation by repeating the command.
 
 The trainings are stand-ins that write the files of a run; scores are a function of learning rate, seed and epoch.
 """
@@ -30,10 +30,10 @@ SCORES = {
 
 
 class Trainings:
-    """Stand-ins that remember what was asked of them."""
+    """Stand-ins for trainings that record their configurations."""
 
     def __init__(self) -> None:
-        self.asked: Jobs = []
+        self.requested: Jobs = []
         self.failing: set[tuple[float, int]] = set()
 
     def run(self, config: ExperimentConfig) -> float:
@@ -46,7 +46,7 @@ class Trainings:
         return 0.0
 
     def train(self, config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-        self.asked.append(config)
+        self.requested.append(config)
         rate = config.trainer.learning_rate
         directory = run_directory(config)
         with open_run(config, directory):
@@ -61,7 +61,7 @@ class Trainings:
         return {"eval/score": 0.0}, directory
 
     def evaluate(self, config: ExperimentConfig) -> None:
-        self.asked.append(config)
+        self.requested.append(config)
         directory = run_directory(config)
         with open_run(config, directory) as run:
             (directory / "submission").mkdir()
@@ -69,34 +69,34 @@ class Trainings:
             run.update(evaluated=config.checkpoint)
 
     def take(self) -> list[tuple[str, float, int]]:
-        """What was asked since the last time."""
-        found = [(str(config.mode), config.trainer.learning_rate, config.seed) for config in self.asked]
-        self.asked.clear()
-        return found
+        """Return the configurations since the last call."""
+        requests = [(str(config.mode), config.trainer.learning_rate, config.seed) for config in self.requested]
+        self.requested.clear()
+        return requests
 
 
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
-    found = Trainings()
-    monkeypatch.setattr(adadepth.tasks, "run", found.run, raising=False)
-    return found
+    stand_ins = Trainings()
+    monkeypatch.setattr(adadepth.tasks, "run", stand_ins.run, raising=False)
+    return stand_ins
 
 
-def checkpoints(folder: Path) -> list[str]:
+def list_checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("runs/*/*/checkpoints/*"))
 
 
 def test_one_command_trains_chooses_predicts_and_summarises(command: Command, trainings: Trainings) -> None:
-    """A repetition runs nothing."""
+    """Check also that a repetition runs nothing."""
     result = command(*SWEEP).checked()
     assert trainings.take() == [
         ("train", 1e-4, 0), ("train", 1e-4, 1), ("train", 1e-3, 0), ("train", 1e-3, 1), ("evaluate", 1e-3, 1),
     ]  # fmt: skip
-    chosen = json.loads((FOLDER / "choice.json").read_text())["chosen"]
-    assert chosen["settings"] == {"trainer.learning_rate": "0.001"}
-    assert (chosen["epoch"], chosen["mean"], chosen["seed"], chosen["score"]) == (3, pytest.approx(0.6), 1, 0.7)
-    assert (FOLDER / chosen["checkpoint"]).name == "checkpoint-21"
-    assert checkpoints(FOLDER) == ["checkpoint-21"], "all others are deleted"
+    choice = json.loads((FOLDER / "choice.json").read_text())["chosen"]
+    assert choice["settings"] == {"trainer.learning_rate": "0.001"}
+    assert (choice["epoch"], choice["mean"], choice["seed"], choice["score"]) == (3, pytest.approx(0.6), 1, 0.7)
+    assert (FOLDER / choice["checkpoint"]).name == "checkpoint-21"
+    assert list_checkpoints(FOLDER) == ["checkpoint-21"], "all others are deleted"
     assert (FOLDER / "submission" / "CoLA.tsv").read_text() == "index\tprediction\n0\t1\n"
     page = (FOLDER / "report.html").read_text()
     assert "learning_rate=0.0001" in page, "the runs stand side by side below the grid"
@@ -112,7 +112,7 @@ def test_one_command_trains_chooses_predicts_and_summarises(command: Command, tr
 @pytest.mark.slow
 def test_a_repetition_with_other_settings_runs_only_what_is_missing(command: Command, trainings: Trainings) -> None:
     command(*SWEEP).checked()
-    trainings.asked.clear()
+    trainings.requested.clear()
     command(*SWEEP, "seeds=3").checked()
     # The means of epoch 2 are now 0.3 and 0.57, those of epoch 3 0.23 and 0.4: that of seed 2 is the best there.
     assert trainings.take() == [("train", 1e-4, 2), ("train", 1e-3, 2), ("evaluate", 1e-3, 2)]
@@ -123,26 +123,24 @@ def test_a_repetition_with_other_settings_runs_only_what_is_missing(command: Com
 
 
 @pytest.mark.slow
-def test_a_failing_cell_is_named_and_left_out_and_run_again_by_a_repetition(
-    command: Command, trainings: Trainings
-) -> None:
+def test_a_failing_cell_is_left_out_and_run_again_by_a_repetition(command: Command, trainings: Trainings) -> None:
     trainings.failing = {(1e-3, 1)}
     result = command(*SWEEP).checked()
     assert (
         "left out: trainer.learning_rate=0.001: training act_cola failed unexpectedly (ValueError: the loss"
         in result.out
     )
-    found = json.loads((FOLDER / "choice.json").read_text())
-    assert found["chosen"]["settings"] == {"trainer.learning_rate": "0.0001"}
-    assert (found["chosen"]["epoch"], found["chosen"]["seed"]) == (2, 0)
+    choice = json.loads((FOLDER / "choice.json").read_text())
+    assert choice["chosen"]["settings"] == {"trainer.learning_rate": "0.0001"}
+    assert (choice["chosen"]["epoch"], choice["chosen"]["seed"]) == (2, 0)
     trainings.failing, _ = set(), trainings.take()
     command(*SWEEP).checked()
     assert trainings.take() == [("train", 1e-3, 1), ("evaluate", 1e-3, 1)]
-    found = json.loads((FOLDER / "choice.json").read_text())
-    assert (found["left_out"], found["chosen"]["settings"]) == ([], {"trainer.learning_rate": "0.001"})
+    choice = json.loads((FOLDER / "choice.json").read_text())
+    assert (choice["left_out"], choice["chosen"]["settings"]) == ([], {"trainer.learning_rate": "0.001"})
 
 
-def test_nothing_to_choose_from_is_an_error_that_says_why(command: Command, trainings: Trainings) -> None:
+def test_a_sweep_without_results_is_an_error_with_a_reason(command: Command, trainings: Trainings) -> None:
     trainings.failing = set(SCORES)
     result = command(*SWEEP)
     assert result.status == 2
@@ -153,12 +151,12 @@ def test_nothing_to_choose_from_is_an_error_that_says_why(command: Command, trai
 
 
 @pytest.mark.slow
-def test_seeds_may_be_swept_like_anything_else(command: Command, trainings: Trainings) -> None:
+def test_seeds_can_be_swept(command: Command, trainings: Trainings) -> None:
     command(*SWEEP, "seeds=1", "seed=1,0").checked()
     assert ("evaluate", 1e-3, 1) in trainings.take()
-    found = json.loads((FOLDER / "choice.json").read_text())
-    assert found["chosen"]["settings"] == {"trainer.learning_rate": "0.001"}
-    assert found["chosen"]["n"] == 2
+    choice = json.loads((FOLDER / "choice.json").read_text())
+    assert choice["chosen"]["settings"] == {"trainer.learning_rate": "0.001"}
+    assert choice["chosen"]["n"] == 2
 
 
 @pytest.mark.slow
@@ -166,7 +164,7 @@ def test_seeds_may_be_swept_like_anything_else(command: Command, trainings: Trai
     ("act_qqp", [], 1, "eval/accuracy"), ("act_mnli", ["seeds=3"], 3, "eval/score"),
     ("act_mrpc", ["optimise=eval/f1"], 5, "eval/f1"),
 ]))  # fmt: skip
-def test_large_tasks_have_one_seed_unless_told_otherwise(
+def test_large_tasks_have_one_seed_by_default(
     root: str,
     overrides: list[str],
     seeds: int,
@@ -187,15 +185,13 @@ def test_large_tasks_have_one_seed_unless_told_otherwise(
     (["hydra.sweeper.direction=up"], "hydra.sweeper.direction=up: must be maximize or minimize"),
     (["trainer.learning_rate=-1,1e-3"], "trainer.learning_rate=-1.0: must be above 0"),
 ])  # fmt: skip
-def test_what_cannot_be_chosen_from_fails_before_anything_runs(
-    overrides: list[str], message: str, refused: Refusal
-) -> None:
+def test_an_impossible_choice_fails_before_anything_runs(overrides: list[str], message: str, refused: Refusal) -> None:
     assert message in refused(*SWEEP, *overrides)
 
 
 @pytest.mark.slow
-def test_a_small_sweep_from_the_data_to_the_submission(command: Command, tmp_path: Path) -> None:
-    """The real thing: two cells of two seeds; what is evaluated at the end scores what it scored in training."""
+def test_a_small_sweep_writes_a_correct_submission(command: Command, tmp_path: Path) -> None:
+    """Train two cells of two seeds; the final evaluation has the score of the training."""
     table = tmp_path / "table"
     table.mkdir()
     words = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "slept"]
@@ -210,14 +206,14 @@ def test_a_small_sweep_from_the_data_to_the_submission(command: Command, tmp_pat
         f"dataset.path={table}", "dataset.metrics=[accuracy]", "trainer.num_train_epochs=2", "trainer.warmup_steps=0",
         "trainer.learning_rate=1e-3,1e-2", "predictions=true",
     ).checked()  # fmt: skip
-    chosen = json.loads((FOLDER / "choice.json").read_text())["chosen"]
-    evaluation = FOLDER / chosen["evaluation"]
+    choice = json.loads((FOLDER / "choice.json").read_text())["chosen"]
+    evaluation = FOLDER / choice["evaluation"]
     metrics = json.loads((evaluation / "run.json").read_text())["final_metrics"]
-    assert metrics["eval/score"] == pytest.approx(chosen["score"])
+    assert metrics["eval/score"] == pytest.approx(choice["score"])
     rows = [json.loads(line) for line in (evaluation / "predictions" / "validation.jsonl").read_text().splitlines()]
-    assert sum(row["label"] == row["prediction"] for row in rows) / 12 == pytest.approx(chosen["score"])
+    assert sum(row["label"] == row["prediction"] for row in rows) / 12 == pytest.approx(choice["score"])
     header, *lines = (FOLDER / "submission" / "CoLA.tsv").read_text().splitlines()
     assert header == "index\tprediction"
     assert [line.split("\t")[0] for line in lines] == ["0", "1", "2", "3", "4"]
     assert {line.split("\t")[1] for line in lines} <= {"0", "1"}
-    assert checkpoints(FOLDER) == [Path(chosen["checkpoint"]).name]
+    assert list_checkpoints(FOLDER) == [Path(choice["checkpoint"]).name]

@@ -1,4 +1,4 @@
-"""`mode=report runs=[...]`, and the page that a sweep ends with."""
+"""The comparison `mode=report runs=[...]`, and the page that a sweep ends with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRID = ["--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-
 
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> set[float]:
-    """Trainings of no time, of which those with some penalties fail before they have a folder, or in it."""
+    """Replace trainings by instant ones; those with some penalties fail before they have a folder, or in it."""
     failing: set[float] = set()
 
     def run(config: ExperimentConfig) -> float:
@@ -43,16 +43,16 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> set[float]:
     return failing
 
 
-def page_of(result: Result) -> str:
-    """The one page that a command printed the place of."""
-    (place,) = re.findall(r"^comparison: (outputs/comparisons/[\d_-]+_[0-9a-f]{8}/report.html)$", result.out, re.M)
-    return Path(place).read_text(encoding="utf-8")
+def read_page(result: Result) -> str:
+    """Return the one page whose path a command printed."""
+    (path,) = re.findall(r"^comparison: (outputs/comparisons/[\d_-]+_[0-9a-f]{8}/report.html)$", result.out, re.M)
+    return Path(path).read_text(encoding="utf-8")
 
 
 def test_a_grid_of_two_jobs_ends_with_one_page(command: Command, trainings: set[float]) -> None:
     command("--config-name", "act_tiny").checked()  # no part of the sweep
     result = command(*GRID).checked()
-    page = page_of(result)
+    page = read_page(result)
     assert "act_penalty=0.001" in page
     assert "act_penalty=0.002" in page
     assert "n = 2 runs" in page
@@ -66,18 +66,18 @@ def test_a_failed_job_is_named_once(command: Command, trainings: set[float], fai
     trainings.add(failing)
     result = command(*GRID)
     assert result.status == 2
-    assert page_of(result).count(f"DataError: {why}") == 1
+    assert read_page(result).count(f"DataError: {why}") == 1
 
 
 @pytest.mark.slow
 def test_two_jobs_that_fail_alike_are_both_named(command: Command, trainings: set[float]) -> None:
     trainings |= {2e-3, 3e-3}
-    page = page_of(command("--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3,3e-3"))
+    page = read_page(command("--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3,3e-3"))
     assert re.findall(r"act_penalty=([\d.]+): failed; DataError: no data", page) == ["0.002", "0.003"]
 
 
 @pytest.mark.slow
-def test_where_all_jobs_fail_there_is_no_page(command: Command, trainings: set[float]) -> None:
+def test_a_sweep_of_failed_jobs_has_no_page(command: Command, trainings: set[float]) -> None:
     trainings |= {1e-3, 2e-3}
     result = command(*GRID)
     assert result.status == 2
@@ -86,13 +86,13 @@ def test_where_all_jobs_fail_there_is_no_page(command: Command, trainings: set[f
 
 
 @pytest.mark.slow
-def test_a_search_that_goes_on_shows_the_trials_of_before(command: Command, trainings: set[float]) -> None:
+def test_a_continued_search_shows_earlier_trials(command: Command, trainings: set[float]) -> None:
     pytest.importorskip("optuna")
     for trials in (1, 3):
         result = command(
             "--config-name", "act_tiny", "sweep=optuna_penalty", f"hydra.sweeper.n_trials={trials}"
         ).checked()
-        assert f"n = {trials} run" in page_of(result)
+        assert f"n = {trials} run" in read_page(result)
 
 
 def test_runs_are_put_side_by_side(command: Command) -> None:
@@ -100,7 +100,7 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
         record(Path(f"all/run_{seed}"), seed)
     other = record(Path("other"), budget={"target": 7.0})
     result = command("mode=report", f"runs=[all,{other}]").checked()
-    assert "n = 3 runs of 2 settings" in page_of(result)
+    assert "n = 3 runs of 2 settings" in read_page(result)
     (paper,) = Path("outputs/comparisons").glob("*/paper")
     assert f"paper: {paper} (table.csv, table.tex, commands.txt)" in result.out, "these runs have no MACs of a token"
     assert r"ACT-ALBERT (target 7) & 0.500" in (paper / "table.tex").read_text()
@@ -121,7 +121,7 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     (["mode=report", "runs=[latest]"], "latest: means the newest run of a configuration; give the configuration with "
                                        "--config-name"),
 ]))  # fmt: skip
-def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: str) -> None:
+def test_a_mistake_is_a_one_line_error(command: Command, arguments: list[str], message: str) -> None:
     record(Path("all/run_0"))
     Path("empty").mkdir()
     (record(Path("broken")) / "run.json").write_text("{")
@@ -132,11 +132,11 @@ def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: 
 
 @pytest.mark.slow
 def test_a_sweep_s_page_begins_with_the_best_jobs(command: Command, trainings: set[float]) -> None:
-    """In the order of what `optimise` names, each with its folder and a command that repeats it alone."""
+    """Check the order by the metric of `optimise`, each job with its folder and a command that repeats it alone."""
     result = command(
         "--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=2e-3,1e-3,3e-3", "optimise=eval/mlm_loss"
     ).checked()
-    page = page_of(result)
+    page = read_page(result)
     headings = re.findall(r"<h2[^>]*>([^<]*)", page)
     assert headings[:2] == ["Best by eval/mlm_loss", "Settings that differ"]
     (table,) = Path("outputs/comparisons").glob("*/tables/best.csv")
@@ -152,12 +152,12 @@ def test_a_sweep_s_page_begins_with_the_best_jobs(command: Command, trainings: s
 
 
 @pytest.mark.slow
-def test_a_search_says_what_mattered(command: Command, trainings: set[float]) -> None:
-    """The penalty decides the metric of these trials, the rate nothing."""
+def test_a_search_reports_the_importance_of_parameters(command: Command, trainings: set[float]) -> None:
+    """Check trials in which the penalty decides the metric, and the rate nothing."""
     pytest.importorskip("optuna")
-    given = ("optimise=eval/mlm_loss", "hydra.sweeper.n_trials=12")
-    result = command("--config-name", "act_tiny", "sweep=optuna_penalty", *given).checked()
-    page = page_of(result)
+    overrides = ("optimise=eval/mlm_loss", "hydra.sweeper.n_trials=12")
+    result = command("--config-name", "act_tiny", "sweep=optuna_penalty", *overrides).checked()
+    page = read_page(result)
     assert re.findall(r"<h2[^>]*>([^<]*)", page)[:2] == ["Best by eval/mlm_loss", "Importance of parameters"]
     (folder,) = Path("outputs/comparisons").glob("*")
     assert {"importances.svg", "parallel_coordinates.svg"} <= {path.name for path in (folder / "figures").iterdir()}
@@ -167,13 +167,13 @@ def test_a_search_says_what_mattered(command: Command, trainings: set[float]) ->
     assert sum(share.values()) == pytest.approx(1)
 
 
-def test_settings_by_the_dozen_stand_in_a_file(command: Command) -> None:
+def test_many_differing_settings_are_in_a_file(command: Command) -> None:
     many = {f"setting_{number}": number for number in range(12)}
     record(Path("all/run_0"), trainer=many)
     record(Path("all/run_1"), trainer={name: -value - 1 for name, value in many.items()})
     result = command("mode=report", "runs=[all]").checked()
-    page = page_of(result)
-    shown = page[page.index('id="differs"') :].partition("<h2")[0]
-    assert "The files of the table have more" in shown
+    page = read_page(result)
+    section = page[page.index('id="differs"') :].partition("<h2")[0]
+    assert "The files of the table have more" in section
     (table,) = Path("outputs/comparisons").glob("*/tables/settings.csv")
     assert all(name in table.read_text() for name in many)

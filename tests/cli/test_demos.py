@@ -1,4 +1,4 @@
-"""Commands on the models that come with the package, which need no training before them."""
+"""Commands on the packaged demo models, which need no training."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ ROOTS = {"hops": "act_hops", "loop": "loop_hops", "maze": "act_maze", "words": "
 
 
 @pytest.fixture(autouse=True)
-def _unchanged() -> Iterator[None]:
-    """Nothing that asks a demo writes to it."""
+def _check_unchanged() -> Iterator[None]:
+    """Check that no command writes to a demo."""
     before = describe_files(DEMOS)
     yield
     assert describe_files(DEMOS) == before
 
 
 @pytest.mark.parametrize("name", ROOTS)
-def test_a_demo_says_its_configuration(name: str) -> None:
-    given = ["mode=evaluate", f"checkpoint=demo:{name}"]
-    assert arguments(given)[:2] == ["--config-name", ROOTS[name]]
-    assert arguments(["--config-name", "act_tiny", *given])[:2] == ["--config-name", "act_tiny"]
+def test_a_demo_selects_its_configuration(name: str) -> None:
+    overrides = ["mode=evaluate", f"checkpoint=demo:{name}"]
+    assert arguments(overrides)[:2] == ["--config-name", ROOTS[name]]
+    assert arguments(["--config-name", "act_tiny", *overrides])[:2] == ["--config-name", "act_tiny"]
     assert arguments(["mode=serve", f"checkpoint=[demo:{name},outputs/a]"])[:2] == ["--config-name", ROOTS[name]]
 
 
@@ -58,11 +58,11 @@ def test_an_evaluation_inherits_the_data_of_the_training() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hops", "maze", "loop", "words"])
-def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp_path: Path) -> None:
+def test_a_demo_has_the_metrics_of_its_training(name: str, command: Command, tmp_path: Path) -> None:
     command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true").checked()
     (run,) = tmp_path.glob("outputs/*/*")
     now, then = (
-        json.loads((place / "run.json").read_text(encoding="utf-8"))["final_metrics"] for place in (run, DEMOS / name)
+        json.loads((folder / "run.json").read_text(encoding="utf-8"))["final_metrics"] for folder in (run, DEMOS / name)
     )
     for key in {"eval/score", "eval/loss", "halting/all/mean"} & set(then):
         assert now[key] == pytest.approx(then[key], rel=0.05), key  # weights were rounded since
@@ -77,14 +77,14 @@ def test_a_text_is_predicted(command: Command, tmp_path: Path) -> None:
 
 
 def test_a_demo_below_output_dir_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluation lies in the directory of its run; one of a demo does not, even for `output_dir=.` in a clone."""
+    """Check that an evaluation of a demo is not in the demo's directory, even for `output_dir=.` in a clone."""
     shutil.copytree(DEMOS, tmp_path / "package" / "demos")
     monkeypatch.setattr("adadepth.runtime.demos._DEMOS", tmp_path / "package" / "demos")
     config = configured("act_hops", "mode=evaluate", "checkpoint=demo:hops", f"output_dir={tmp_path}")
     assert run_directory(config).parent == tmp_path / "act_hops"
 
 
-def test_the_page_calls_it_by_its_name() -> None:
+def test_the_page_shows_the_name_of_the_demo() -> None:
     config = configured("act_hops", "mode=serve", "checkpoint=demo:hops", "trainer.use_cpu=true")
     served = load_served_checkpoint(config)
     assert served.name == "demo:hops"
@@ -94,24 +94,26 @@ def test_the_page_calls_it_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [("mode=serve",), ("--config-name", "act_hops", "mode=evaluate"), ("mode=predict", "text=a")]
+    "arguments", [("mode=serve",), ("--config-name", "act_hops", "mode=evaluate"), ("mode=predict", "text=a")]
 )
-def test_an_unknown_demo_is_one_line(given: tuple[str, ...], refused: Refusal) -> None:
-    known = "demo:hops, demo:loop, demo:maze, demo:words"
-    message = f"error: checkpoint=demo:hopps: must be one of {known} (did you mean 'demo:hops'?)\n"
-    assert refused(*given, "checkpoint=demo:hopps") == message
+def test_an_unknown_demo_is_a_one_line_error(arguments: tuple[str, ...], refused: Refusal) -> None:
+    names = "demo:hops, demo:loop, demo:maze, demo:words"
+    message = f"error: checkpoint=demo:hopps: must be one of {names} (did you mean 'demo:hops'?)\n"
+    assert refused(*arguments, "checkpoint=demo:hopps") == message
 
 
 @pytest.mark.slow
-def test_the_quickest_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same machine and libraries make the same bits; others round otherwise, and make a model as good."""
+def test_the_quickest_demo_can_be_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train the demo again: equal bits on the same machine and libraries, and a model as good on others."""
     script = load_script(".ci/demos.py", monkeypatch)
     script.export_demo(script.train_demo("hops", tmp_path / "runs"), tmp_path / "hops")
     before, after = (
         json.loads((run / "run.json").read_text(encoding="utf-8")) for run in (DEMOS / "hops", tmp_path / "hops")
     )
-    stored, made = (load_file(run / "model" / "model.safetensors") for run in (DEMOS / "hops", tmp_path / "hops"))
-    assert {key: value.shape for key, value in stored.items()} == {key: value.shape for key, value in made.items()}
-    if not all(torch.equal(stored[key], made[key]) for key in stored):
+    stored, reproduced = (load_file(run / "model" / "model.safetensors") for run in (DEMOS / "hops", tmp_path / "hops"))
+    assert {key: value.shape for key, value in stored.items()} == {
+        key: value.shape for key, value in reproduced.items()
+    }
+    if not all(torch.equal(stored[key], reproduced[key]) for key in stored):
         for key, most in (("eval/score", 0.02), ("eval/beyond/score", 0.05), ("halting/all/mean", 0.3)):
             assert abs(before["final_metrics"][key] - after["final_metrics"][key]) < most, key

@@ -1,4 +1,4 @@
-"""The documentation is built without a warning, and its notebooks run as they stand."""
+"""The documentation builds without a warning, and its notebooks run unchanged."""
 
 import json
 import os
@@ -19,7 +19,7 @@ METHOD = "halting_unit"  # the tutorial of a method, which is no family
 FAMILIES = [path for path in TUTORIALS if path.stem != METHOD]
 
 
-def test_there_is_a_tutorial_of_every_family_that_the_readme_lists():
+def test_every_family_of_the_readme_has_a_tutorial():
     assert [path.stem for path in FAMILIES] == [
         "act_albert", "adalayers", "early_exit", "looped", "par_xl", "ponder_albert", "routing", "trm",
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def test_every_page_is_in_the_menu_of_the_site():
 
 @pytest.mark.parametrize("page", [path.stem for path in FAMILIES])
 def test_page_and_tutorial_of_a_family_begin_with_its_reference(page):
-    """The page quotes lines of the file, and the first code of the tutorial runs it."""
+    """Check that the page quotes lines of the file, and that the first code of the tutorial runs it."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     assert re.search(r"^## (.*)$", text, re.MULTILINE)[1] == "Reference"
     path, code = re.search(r"\[`reference\.py`\]\(\.\./(\S+)\).*?```python\n(.*?)```", text, re.DOTALL).groups()
@@ -49,7 +49,7 @@ def test_page_and_tutorial_of_a_family_begin_with_its_reference(page):
 
 @pytest.mark.parametrize("tutorial", quick_one_in(3, FAMILIES), ids=lambda path: path.stem)
 def test_commands_of_a_tutorial_compose(tutorial):
-    """A key that is renamed is noticed before the slow test runs it."""
+    """Check the commands, so that a renamed key fails before the slow test runs it."""
     cells = json.loads(tutorial.read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     lines = re.findall(r"!adadepth --config-name ([^>|]*)[>|]", code)
@@ -76,8 +76,8 @@ def test_tutorials_need_no_tool_that_only_linux_has(tutorial):
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
-def test_tutorials_keep_what_they_printed(tutorial):
-    """The site shows what is stored: no error, no path of somebody's machine and no progress bar."""
+def test_tutorials_have_clean_stored_outputs(tutorial):
+    """Check the stored outputs that the site shows: no error, no path of somebody's machine and no progress bar."""
     nbformat = pytest.importorskip("nbformat")
     code = [cell for cell in nbformat.read(tutorial, as_version=4).cells if cell.cell_type == "code"]
     kinds = [output.output_type for cell in code for output in cell.outputs]
@@ -90,7 +90,7 @@ def test_tutorials_keep_what_they_printed(tutorial):
 @pytest.mark.tutorial
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
-def test_tutorial_runs(tutorial, tmp_path, monkeypatch):
+def test_a_tutorial_runs(tutorial, tmp_path, monkeypatch):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     # The command and the package of this environment, here and not elsewhere.
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
@@ -100,7 +100,7 @@ def test_tutorial_runs(tutorial, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_site_is_built_without_a_warning(tmp_path):
+def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(

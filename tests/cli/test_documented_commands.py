@@ -1,4 +1,4 @@
-"""Every command of the README, of the pages of `docs` and of the examples, composed and checked as it is printed."""
+"""Commands of the README, of the pages of `docs` and of the examples, composed and checked as they are printed."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PAGES = [
 _STARTED = r"torchrun [^#]*?adadepth/run\.py|sbatch examples/slurm/train\.sh|python adadepth/run\.py|adadepth"
 PROGRAM = re.compile(rf"(?:{_STARTED}) (?=--config|--help|--version|mode=)")
 RUNS = ("RUN", "RUN_A", "RUN_B", "RUN_OF_PHASE_1", "SUMMARY_OF_SEEDS")
-# What a reader puts in the place of a value or of more of a command: nothing to compose as it is.
+# Placeholders for a value or for more of a command, which cannot be composed.
 OPEN = re.compile(rf"\.\.\.|[|$]|\[[A-Z[]|\b(?!(?:{'|'.join(RUNS)}|FOLDER)\b)[A-Z][A-Z_]*\b")
 
 
-def lines_of(page: str) -> Iterator[str]:
-    """Yield the lines of a page's blocks of code, fenced or indented, continued lines joined."""
+def iterate_code_lines(page: str) -> Iterator[str]:
+    """Yield the lines of a page's blocks of code, fenced or indented, with continued lines joined."""
     code: list[str] = []
-    fence = None  # what a fence is of, inside one
+    fence = None  # language of the open fence
     for line in page.splitlines():
         if line.startswith("```"):
             fence = line.removeprefix("```").strip() or "console" if fence is None else None
@@ -49,41 +49,41 @@ def lines_of(page: str) -> Iterator[str]:
     yield from "\n".join(code).replace("\\\n", " ").splitlines()
 
 
-def words_of(line: str) -> list[str]:
-    """Return the arguments of a command of this program; none of another line."""
+def split_arguments(line: str) -> list[str]:
+    """Return the arguments of a command of this program, or none for another line."""
     match = PROGRAM.match(line.strip())
     if match is None or "lm_eval" in line or "wandb_workspace" in line:
         return []
     return shlex.split(re.sub(r"(?:^|\s)#.*", "", line.strip())[match.end() :])
 
 
-def documented() -> dict[str, str]:
+def list_commands() -> dict[str, str]:
     """Return the arguments of every command, and the page that has it first."""
-    found: dict[str, str] = {}
+    commands: dict[str, str] = {}
     for path in PAGES:
         name = str(path.relative_to(ROOT))
-        for line in lines_of(path.read_text(encoding="utf-8")):
-            words = words_of(line)
+        for line in iterate_code_lines(path.read_text(encoding="utf-8")):
+            words = split_arguments(line)
             if (
                 words
                 and "--config-dir" not in words
                 and not OPEN.search(" ".join(word for word in words if not word.startswith("text=")))
             ):
-                found.setdefault(shlex.join(words), name)
+                commands.setdefault(shlex.join(words), name)
     for line in format_usage(list_config_folders()).splitlines():
-        words = words_of(re.split(r"(?<=\S) {2,}", line)[0])
+        words = split_arguments(re.split(r"(?<=\S) {2,}", line)[0])
         if words and not re.search(r"GROUP|KEY|NAME|--hydra-help", line):
-            found.setdefault(shlex.join(words), "--help")
-    return found
+            commands.setdefault(shlex.join(words), "--help")
+    return commands
 
 
-COMMANDS = documented()
+COMMANDS = list_commands()
 FIRST = {page: line for line, page in reversed(COMMANDS.items())}  # of every page, its first command
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Install what the commands of docs/plugins.md name."""
+def _install_extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Install the packages that the commands of docs/plugins.md need."""
     with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
@@ -102,8 +102,8 @@ def format_settings(root: str) -> str:
     return OmegaConf.to_yaml(config)
 
 
-def run_of(root: str, folder: Path) -> None:
-    """Write what the run of a configuration leaves, as far as a command that names it is checked by it."""
+def write_run_of_root(root: str, folder: Path) -> None:
+    """Write the files of a configuration's run, as far as a command that names the run checks them."""
     (folder / "model").mkdir(parents=True)
     (folder / "checkpoints").mkdir()
     (folder / "config.yaml").write_text(format_settings(root), encoding="utf-8")
@@ -112,7 +112,7 @@ def run_of(root: str, folder: Path) -> None:
 
 
 def write_table(override: str) -> None:
-    """Write the table of one's own that a command names, tagged words or sentences, whose rows choose settings."""
+    """Write the user's table that a command names, tagged words or sentences, whose rows choose settings."""
     if not override:
         return
     folder = Path(override.partition("=")[2])
@@ -130,27 +130,27 @@ def is_plain(words: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("line", quick_one_in(3, mostly_slow(COMMANDS, lambda line: line in FIRST.values())))
-def test_a_documented_command_is_right(
+def test_a_documented_command_is_valid(
     line: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = shlex.split(line)
     root = words[words.index("--config-name") + 1] if "--config-name" in words else "act_tiny"
     for name in {root, *re.findall(r"outputs/(\w+)", line)} - {"slurm", "published"}:
-        run_of(name, tmp_path / "outputs" / name / "2026-01-02_03-04-05_0123456789")
+        write_run_of_root(name, tmp_path / "outputs" / name / "2026-01-02_03-04-05_0123456789")
         for run in RUNS:
-            run_of(name, tmp_path / "outputs" / name / run)
+            write_run_of_root(name, tmp_path / "outputs" / name / run)
     for run in RUNS:
-        run_of(root, tmp_path / run)
+        write_run_of_root(root, tmp_path / run)
     if is_plain(words):
         write_table(next((word for word in words if word.startswith("dataset.path=my_")), ""))
-        given = add_table_settings(arguments(words)) if root == "finetune" else arguments(words)
-        assert given[0] == "--config-name"
-        configured(given[1], *given[2:])
+        arguments_with_settings = add_table_settings(arguments(words)) if root == "finetune" else arguments(words)
+        assert arguments_with_settings[0] == "--config-name"
+        configured(arguments_with_settings[1], *arguments_with_settings[2:])
         return
     if "hydra/launcher=submitit_slurm" in words:
         pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     monkeypatch.setattr(adadepth.tasks, "run", lambda config: 1.0, raising=False)
-    if any(word.startswith("sweep=") for word in words):  # of values by which a sweep goes over a file's own, the first
+    if any(word.startswith("sweep=") for word in words):  # keep the first of the swept values
         words = [re.sub(r"^([^\[]*=[^\[,]*),.*", r"\1", word) for word in words]
     is_run = {"--help", "--version", "-m"} & {*words}
     result = command(*words) if is_run else command(*words, "--cfg", "job")

@@ -1,4 +1,4 @@
-"""The entry point: what runs, what it returns, how it ends, and that it can be started from anywhere."""
+"""The entry point: accepted commands, return values, exit statuses, and starts from any directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "adadepth" / "run.py"
 TINY = ["--config-name", "act_tiny"]
 
 
-def run_by_path(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def execute_path(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "HYDRA_FULL_ERROR")}
     return subprocess.run(
         [sys.executable, str(SCRIPT), *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
@@ -51,8 +51,8 @@ def test_help_from_another_directory_imports_no_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # the process of the test above is the quick one
-def test_a_mistake_by_path_from_another_directory(tmp_path: Path) -> None:
-    result = run_by_path(*TINY, "model=albert_act_mimi", cwd=tmp_path)
+def test_a_mistake_from_another_directory_is_a_one_line_error(tmp_path: Path) -> None:
+    result = execute_path(*TINY, "model=albert_act_mimi", cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith("error: model=albert_act_mimi: unknown option (did you mean 'albert_act_mini'?)")
     assert result.stderr.count("\n") == 1
@@ -76,20 +76,20 @@ def test_characters_that_a_stream_cannot_show_are_escaped(monkeypatch: pytest.Mo
     assert stream.buffer.getvalue() == b"sch\\xf6n\n"  # type: ignore[attr-defined]
 
 
-def test_cfg_shows_the_composed_settings(command: Command, jobs: Jobs) -> None:
+def test_cfg_prints_the_composed_settings(command: Command, jobs: Jobs) -> None:
     result = command(*TINY, "seed=7", "--cfg", "job")
     assert result.status == 0
     assert "seed: 7\n" in result.out
     assert jobs == []
 
 
-def test_shell_completion_is_hydras(command: Command) -> None:
+def test_hydra_completes_in_the_shell(command: Command) -> None:
     result = command("--shell-completion", "install=bash")
     assert result.status == 0
     assert "complete" in result.out
 
 
-def test_one_run_gets_typed_settings_and_leaves_nothing_itself(command: Command, jobs: Jobs, tmp_path: Path) -> None:
+def test_a_run_gets_typed_settings_and_hydra_writes_nothing(command: Command, jobs: Jobs, tmp_path: Path) -> None:
     command(*TINY, "model=albert_act_mini", "seed=3").checked()
     assert [(job.name, job.seed, job.model.hidden_size) for job in jobs] == [("act_tiny", 3, 192)]  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == []
@@ -103,15 +103,15 @@ LESS = "use a smaller trainer.per_device_train_batch_size with more trainer.grad
     (RuntimeError, "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried", LESS),
     (MemoryError, "out of memory", LESS),
 ])  # fmt: skip
-def test_memory_that_is_short_gets_one_line_with_advice(
+def test_out_of_memory_is_a_one_line_error_with_advice(
     kind: Any, message: str, advice: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def out_of_memory(config: ExperimentConfig) -> None:
+    def raise_out_of_memory(config: ExperimentConfig) -> None:
         raise (torch.OutOfMemoryError if kind == "torch" else kind)(message)
 
     import torch
 
-    monkeypatch.setattr(adadepth.tasks, "run", out_of_memory)
+    monkeypatch.setattr(adadepth.tasks, "run", raise_out_of_memory)
     result = command(*TINY)
     assert result.status == 2
     assert result.err.startswith(f"error: {message.splitlines()[0]}; {advice}")
@@ -130,16 +130,14 @@ def test_a_multirun_runs_every_combination_in_this_process(command: Command, job
 
 
 def test_letters_beyond_ascii_need_no_quotes(command: Command, jobs: Jobs) -> None:
-    """Hydra reads them in quotes only: texts, elements of lists and values of a sweep."""
+    """Check texts, elements of lists and values of a sweep, which Hydra reads in quotes only."""
     lists = ["logger.tags=[ü, a,ö ö]", "logger.group='é'", 'output_dir="a/ü(1)"']
     command(*TINY, *lists, "-m", "name=ü,a = ñ").checked()
     assert [job.name for job in jobs] == ["ü", "a = ñ"]
     assert (jobs[0].logger.tags, jobs[0].logger.group, jobs[0].output_dir) == (["ü", "a", "ö ö"], "é", "a/ü(1)")
 
 
-def test_a_run_says_its_configuration_whatever_its_folder_is_called(
-    command: Command, jobs: Jobs, tmp_path: Path
-) -> None:
+def test_a_run_names_its_configuration_in_any_folder(command: Command, jobs: Jobs, tmp_path: Path) -> None:
     (folder := tmp_path / "a (ü)").mkdir()
     (folder / "run.json").write_text('{"config_name": "act_small"}')
     command("mode=report", 'run="a (ü)"').checked()
@@ -147,7 +145,7 @@ def test_a_run_says_its_configuration_whatever_its_folder_is_called(
 
 
 @pytest.mark.slow
-def test_a_published_run_is_one_word(command: Command, jobs: Jobs) -> None:
+def test_a_published_run_needs_one_override(command: Command, jobs: Jobs) -> None:
     command(*TINY, "-m", "preset=none,paper", "seed=3").checked()
     assert [(job.name, job.seed) for job in jobs] == [("act_tiny", 3), ("act_tiny", 3)]
     assert [job.dataset.name == "wikipedia_bookcorpus" for job in jobs] == [False, True]
@@ -166,7 +164,7 @@ def test_a_sweep_file_needs_no_flag(command: Command, jobs: Jobs) -> None:
     assert {job.seed for job in jobs} == {0}
 
 
-def failing(error: BaseException) -> Callable[[ExperimentConfig], float]:
+def build_failing_task(error: BaseException) -> Callable[[ExperimentConfig], float]:
     def task(config: ExperimentConfig) -> float:
         if config.seed == 1:
             raise error
@@ -181,10 +179,10 @@ def failing(error: BaseException) -> Callable[[ExperimentConfig], float]:
     (RuntimeError("writer: No space left on device (os error 28)"), 2, "error: no space left on device"),
     (KeyboardInterrupt(), 130, "error: interrupted\n"),
 ])  # fmt: skip
-def test_how_a_failing_task_ends(
+def test_a_failing_task_has_an_exit_status_and_a_message(
     error: BaseException, status: int, message: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
+    monkeypatch.setattr(adadepth.tasks, "run", build_failing_task(error), raising=False)
     result = command(*TINY, "seed=1")
     assert result.status == status
     assert result.err.endswith(message) or message in result.err.splitlines()[-1]
@@ -196,21 +194,19 @@ def test_how_a_failing_task_ends(
 def test_an_unexpected_failure_is_a_line_and_a_file_with_its_traceback(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException
 ) -> None:
-    monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
+    monkeypatch.setattr(adadepth.tasks, "run", build_failing_task(error), raising=False)
     result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
     (file,) = (tmp_path / "errors").iterdir()
     kind = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    said = f"error: training act_tiny failed unexpectedly ({kind}); its traceback is in {file}"
-    assert (result.status, result.err.splitlines()[-1]) == (1, said)
+    message = f"error: training act_tiny failed unexpectedly ({kind}); its traceback is in {file}"
+    assert (result.status, result.err.splitlines()[-1]) == (1, message)
     text = file.read_text()
     assert text.startswith("Traceback (most recent call last):")
     assert text.splitlines()[-1].startswith(kind[:8])
 
 
-def test_a_traceback_is_shown_to_who_asks_for_it(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(adadepth.tasks, "run", failing(KeyError("name")), raising=False)
+def test_a_requested_traceback_is_printed(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(adadepth.tasks, "run", build_failing_task(KeyError("name")), raising=False)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
     assert result.status == 1
@@ -218,32 +214,32 @@ def test_a_traceback_is_shown_to_who_asks_for_it(
     assert result.err.splitlines()[-1].startswith("error: training act_tiny")
 
 
-def test_a_defect_of_a_sweep_is_no_line_of_a_person_s_mistakes(
+def test_a_defect_of_a_sweep_has_a_file_with_its_traceback(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What fails outside of any job: a bare `error: 'name'` says nothing."""
+    """Check a failure outside of any job, whose bare `error: 'name'` would be useless."""
     monkeypatch.setattr(adadepth_sweepers.GridSweeper, "grid", lambda self, arguments: {}["name"])
     monkeypatch.chdir(tmp_path)
     result = command(*TINY, "-m", "seed=0,1")
     (file,) = (tmp_path / "outputs" / "errors").iterdir()
-    said = f"error: running the sweep failed unexpectedly (KeyError: 'name'); its traceback is in {file}"
-    assert (result.status, result.err.splitlines()[-1]) == (1, said.replace(f"{tmp_path}/", ""))
+    message = f"error: running the sweep failed unexpectedly (KeyError: 'name'); its traceback is in {file}"
+    assert (result.status, result.err.splitlines()[-1]) == (1, message.replace(f"{tmp_path}/", ""))
     assert "in <lambda>" in file.read_text()
 
 
-@pytest.mark.parametrize(("error", "said"), [
+@pytest.mark.parametrize(("error", "message"), [
     (OSError(errno.EMFILE, "Too many open files", "/x/run.json"), "too many open files; raise the limit"),
     (RuntimeError("unable to open shared memory object: Too many open files (24)"), "too many open files; raise the"),
     (PermissionError(errno.EACCES, "Permission denied", "/x/run.json"), "/x/run.json: Permission denied"),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", b"/x/text"), "/x/text: No such file or directory"),
 ])  # fmt: skip
-def test_what_the_system_refuses_is_one_line(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str
+def test_errors_of_the_system_are_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, message: str
 ) -> None:
-    monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
+    monkeypatch.setattr(adadepth.tasks, "run", build_failing_task(error), raising=False)
     result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
-    assert result.err.startswith(f"error: {said}")
+    assert result.err.startswith(f"error: {message}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -252,7 +248,7 @@ def test_a_failing_job_of_a_grid_does_not_stop_the_others(command: Command, monk
 
     def task(config: ExperimentConfig) -> float:
         done.append(config.seed)
-        return failing(DataError("no such corpus"))(config)
+        return build_failing_task(DataError("no such corpus"))(config)
 
     monkeypatch.setattr(adadepth.tasks, "run", task, raising=False)
     result = command(*TINY, "-m", "seed=0,1,2")
@@ -261,18 +257,18 @@ def test_a_failing_job_of_a_grid_does_not_stop_the_others(command: Command, monk
     assert result.err.endswith("error: no such corpus\n")
 
 
-def test_a_command_that_is_kept_has_no_value_of_the_environment(
+def test_stored_commands_have_no_value_of_the_environment(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Hydra resolves its own record of overrides whenever one of them is read."""
+    """Check stored commands, because Hydra resolves its own record of overrides whenever one of them is read."""
     commands: list[str] = []
 
     def task(config: ExperimentConfig) -> float:
-        shown = [
+        arguments = [
             build_checkpoint_command(config, str(tmp_path), Mode.evaluate),
             build_training_command("seeds=3") or [],
         ]
-        commands.extend([format_command(), *map(shlex.join, shown)])
+        commands.extend([format_command(), *map(shlex.join, arguments)])
         return 1.0
 
     monkeypatch.setenv("TOKEN", str(tmp_path / "sekretvalue"))

@@ -1,4 +1,4 @@
-"""What a mistake on the command line or in a YAML file gets: one line, exit 2, nothing left behind, nothing run."""
+"""Mistakes on the command line or in a YAML file: a one-line error, exit status 2, nothing run, nothing left."""
 
 from __future__ import annotations
 
@@ -76,29 +76,31 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, MISTAKES), ids=str)
-def test_a_mistake_gets_one_line(arguments: list[str], message: str, refused: Refusal) -> None:
+def test_a_mistake_is_a_one_line_error(arguments: list[str], message: str, refused: Refusal) -> None:
     assert message in refused(*arguments)
 
 
 @pytest.mark.parametrize("group", ["adadepth.families", "adadepth.datasets"])
 @pytest.mark.parametrize("arguments", [[], TINY], ids=["help", "run"])
-def test_a_broken_package_gets_one_line(group: str, arguments: list[str], refused: Refusal, tmp_path: Path) -> None:
+def test_a_broken_package_is_a_one_line_error(
+    group: str, arguments: list[str], refused: Refusal, tmp_path: Path
+) -> None:
     with package_on_path(tmp_path, "half-done", {group: {"mine": "not_there:MINE"}}):
-        said = refused(*arguments)
-    assert "'mine' of package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in said
+        message = refused(*arguments)
+    assert "'mine' of package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in message
 
 
 @pytest.mark.parametrize("arguments", [["--help"], TINY], ids=["help", "run"])
 @pytest.mark.parametrize("value", ["evil plug:::", "a b", "1:2:3"])
-def test_an_entry_point_that_names_no_object_gets_one_line(
+def test_an_entry_point_without_an_object_is_a_one_line_error(
     value: str, arguments: list[str], refused: Refusal, tmp_path: Path
 ) -> None:
     with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": value}}):
-        said = refused(*arguments)
-    assert f"entry point 'mine' of package half-done ({value}): must be MODULE:NAME" in said
+        message = refused(*arguments)
+    assert f"entry point 'mine' of package half-done ({value}): must be MODULE:NAME" in message
 
 
-def test_a_package_that_ends_the_process_is_told_in_one_line(command: Command, tmp_path: Path) -> None:
+def test_a_package_that_exits_is_a_one_line_error(command: Command, tmp_path: Path) -> None:
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(7)\n")
     with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": "leaving:MINE"}}):
         result = command(*TINY)
@@ -108,7 +110,7 @@ def test_a_package_that_ends_the_process_is_told_in_one_line(command: Command, t
 
 @pytest.fixture
 def refused_yaml(refused: Refusal, tmp_path: Path) -> Refusal:
-    """Run a configuration of one's own, `mine.yaml`, that must be refused."""
+    """Return a function that runs an invalid configuration, `mine.yaml`, and returns the error."""
 
     def run(text: str, lines: int = 1) -> str:
         (tmp_path / "mine").mkdir()
@@ -122,11 +124,11 @@ def refused_yaml(refused: Refusal, tmp_path: Path) -> Refusal:
 def test_a_pipe_is_no_yaml_file(refused: Refusal, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     os.mkfifo(tmp_path / "mine" / "mine.yaml")
-    said = refused("--config-dir", "mine", "--config-name", "mine")
-    assert said == "error: mine/mine.yaml: must be a file\n"
+    message = refused("--config-dir", "mine", "--config-name", "mine")
+    assert message == "error: mine/mine.yaml: must be a file\n"
 
 
-def test_every_mistake_is_told_at_once(command: Command) -> None:
+def test_all_mistakes_are_reported_at_once(command: Command) -> None:
     result = command(*TINY, "seed=-1", "model.act_penalty=-1", "trainer.max_steps=0")
     assert [line[:7] for line in result.err.splitlines()] == ["error: "] * 3
 
@@ -140,7 +142,7 @@ def test_every_mistake_is_told_at_once(command: Command) -> None:
     ("defaults: [act_tny]", "act_tny"),
     ("model: {act_penalty: -1}", "model.act_penalty=-1.0: "),
 ]))  # fmt: skip
-def test_a_mistake_in_a_users_own_yaml_gets_one_line(text: str, message: str, refused_yaml: Refusal) -> None:
+def test_a_mistake_in_a_users_yaml_is_a_one_line_error(text: str, message: str, refused_yaml: Refusal) -> None:
     assert message in refused_yaml(text)
 
 
@@ -195,11 +197,11 @@ BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] *
     (f"name: {'[' * 60}{']' * 60}", "nested too deeply"),
     ("name: ${logger.project}\nlogger: {project: '${name}'}", "recursive interpolation"),
 ]))  # fmt: skip
-def test_a_users_yaml_runs_no_code_and_has_an_end(text: str, message: str, refused_yaml: Refusal) -> None:
+def test_a_users_yaml_runs_no_code_and_ends(text: str, message: str, refused_yaml: Refusal) -> None:
     assert message in refused_yaml(text, lines=4)
 
 
-def test_a_users_yaml_is_no_data(refused_yaml: Refusal) -> None:
+def test_a_users_yaml_cannot_be_data(refused_yaml: Refusal) -> None:
     assert refused_yaml(f"#{' ' * 2**20}").endswith("mine.yaml: has more than 1 MiB\n")
 
 
@@ -209,7 +211,7 @@ def test_a_users_yaml_is_no_data(refused_yaml: Refusal) -> None:
     ("predict", "checkpoint", "config.json", None, "a folder without a model"),
     ("train", "model.pretrained", "config.json", b"[]", "its config.json must contain a JSON object, not list"),
 ])  # fmt: skip
-def test_a_damaged_model_from_anywhere_is_one_line(
+def test_a_damaged_model_is_a_one_line_error(
     mode: str, key: str, name: str, content: bytes | None, message: str, command: Command, tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -217,15 +219,15 @@ def test_a_damaged_model_from_anywhere_is_one_line(
     AlbertActForPreTraining(small_config()).save_pretrained(model)
     capfd.readouterr()  # a bar of progress
     (model / name).unlink() if content is None else (model / name).write_bytes(content)
-    given = ("debug=default", "text=a", f"dataset.cache_dir={tmp_path}/cache", f"mode={mode}", f"{key}=colleagues")
-    result = command(*TINY, *(each for each in given if mode == "predict" or each != "text=a"))
+    overrides = ("debug=default", "text=a", f"dataset.cache_dir={tmp_path}/cache", f"mode={mode}", f"{key}=colleagues")
+    result = command(*TINY, *(override for override in overrides if mode == "predict" or override != "text=a"))
     assert (result.status, result.err.count("\n")) == (2, 1)
     assert result.err.startswith(f"error: {key}=colleagues: {message}")
     assert {path.name for path in tmp_path.iterdir()} <= {"colleagues", "cache"}
 
 
-def test_a_maze_of_walls_is_one_line(command: Command, tmp_path: Path) -> None:
-    """It is found out when the mazes are drawn, before a run has a folder."""
+def test_a_maze_without_paths_is_a_one_line_error(command: Command, tmp_path: Path) -> None:
+    """Check that the error comes when the mazes are drawn, before a run has a folder."""
     walls = ("dataset=maze_path", "dataset.walls=0.99", f"dataset.cache_dir={tmp_path}/cache")
     result = command("--config-name", "trm_tiny", "debug=default", *walls)
     assert (result.status, result.out) == (2, "")
@@ -235,7 +237,7 @@ def test_a_maze_of_walls_is_one_line(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
-def test_a_process_without_a_launcher_waits_for_nobody(
+def test_a_process_without_a_launcher_does_not_wait(
     name: str, refused: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "1")
@@ -247,9 +249,7 @@ def test_a_process_without_a_launcher_waits_for_nobody(
     ("additional_parameters: {output: planted}", "additional_parameters.output=planted: may run or write anything"),
     ('partition: "gpu\\ntouch planted"', "hydra.launcher.partition='gpu\\ntouch planted': must be a text of one line"),
 ])  # fmt: skip
-def test_a_users_yaml_writes_nothing_into_the_script_of_a_cluster(
-    text: str, message: str, refused_yaml: Refusal
-) -> None:
+def test_a_users_yaml_cannot_write_into_a_cluster_script(text: str, message: str, refused_yaml: Refusal) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     defaults = "defaults: [act_tiny, override /hydra/launcher: submitit_slurm, _self_]"
     assert message in refused_yaml(f"{defaults}\nhydra:\n  launcher:\n    {text}", lines=4)

@@ -1,4 +1,4 @@
-"""The page of a first paper: its code is that of the example, and its commands make the table and the figure."""
+"""The page of a first paper: its code is that of the example, and its commands write the table and the figure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_page_has_the_code_of_the_example() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_commands_of_the_page_make_the_table_and_the_figure(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_write_the_table_and_the_figure(tmp_path: Path) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 3
     script = "\n".join(["set -e", *blocks]).replace('"$@"', f'{SMALL} output_dir={tmp_path} "$@"')

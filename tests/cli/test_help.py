@@ -1,4 +1,4 @@
-"""What `--help` tells without a configuration, and a folder of one's own beside the shipped configurations."""
+"""The output of `--help` without a configuration, and a user's folder beside the shipped configurations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.marks_support import quick_one_in
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """A folder with an experiment and an option, in the working directory of the commands."""
+def user_folder(tmp_path: Path) -> Path:
+    """Write a folder with an experiment and an option to the working directory of the commands."""
     (tmp_path / "mine" / "dataset").mkdir(parents=True)
     (tmp_path / "mine" / "my_docs.yaml").write_text(
         "# My first try. It is small.\ndefaults: [act_tiny, override dataset: my_texts, _self_]\nname: my_docs\n"
@@ -56,7 +56,7 @@ def test_published_runs_are_one_option(command: Command) -> None:
     assert "  paper  All settings of the published run, for act_base, act_cola" in command("--help", "preset").out
 
 
-def test_a_key_has_its_sentences(command: Command) -> None:
+def test_help_of_a_key_has_all_sentences(command: Command) -> None:
     assert (
         command("--help", "trainer.learning_rate").out == "trainer.learning_rate\n  peak learning rate; "
         "above 0.\n  default: 0.001\n"
@@ -67,18 +67,18 @@ def test_a_key_has_its_sentences(command: Command) -> None:
     assert out.endswith("default: single")
 
 
-def test_a_key_of_several_kinds_tells_them_apart(command: Command) -> None:
+def test_help_of_a_key_distinguishes_its_kinds(command: Command) -> None:
     out = command("--help", "dataset.sequence_length").out
     assert "default: 384 (QuestionConfig)" in out
     assert "number of tokens of a window: the question and a part of its context" in out
 
 
 @pytest.mark.slow
-def test_every_key_can_be_asked_for() -> None:
+def test_every_key_has_help() -> None:
     assert [key for key in list_keys() if len(describe_topic(key, [CONFIGS])) <= len(key)] == []
 
 
-def test_an_experiment_has_its_whole_comment(command: Command) -> None:
+def test_help_of_an_experiment_has_its_whole_comment(command: Command) -> None:
     assert "preset=paper is the published run" in command("--help", "act_tiny").out
 
 
@@ -88,32 +88,32 @@ def test_every_key_of_an_experiment_is_listed_with_its_value(command: Command) -
     assert "  hidden_size: 192  # H" in out
 
 
-def test_ones_own_folder_joins_in(own: Path, command: Command, jobs: Jobs) -> None:
-    given = ("--config-dir", "mine")
-    out = command(*given, "--help").out
+def test_a_users_folder_is_listed_and_composed(user_folder: Path, command: Command, jobs: Jobs) -> None:
+    arguments = ("--config-dir", "mine")
+    out = command(*arguments, "--help").out
     assert "  my_docs                      My first try.\n" in out
     assert "my_texts, " in out
-    assert "  my_texts              My texts.\n" in command(*given, "--help", "dataset").out
-    command(*given, "--config-name", "my_docs", "model=albert_act_mini").checked()
+    assert "  my_texts              My texts.\n" in command(*arguments, "--help", "dataset").out
+    command(*arguments, "--config-name", "my_docs", "model=albert_act_mini").checked()
     assert [(job.name, job.dataset.name) for job in jobs] == [("my_docs", "my_texts")]
-    assert "(did you mean 'my_docs'?)" in command(*given, "--config-name", "my_doc").err
-    assert "(did you mean 'my_texts'?)" in command(*given, "--config-name", "my_docs", "dataset=my_text").err
+    assert "(did you mean 'my_docs'?)" in command(*arguments, "--config-name", "my_doc").err
+    assert "(did you mean 'my_texts'?)" in command(*arguments, "--config-name", "my_docs", "dataset=my_text").err
 
 
-def test_ones_own_configuration_has_a_published_run(own: Path, command: Command, jobs: Jobs) -> None:
-    (own / "my_docs.yaml").write_text("defaults: [act_tiny, _self_]\nname: my_docs\n")
-    (own / "preset" / "paper").mkdir(parents=True)
-    (own / "preset" / "paper" / "my_docs.yaml").write_text("# @package _global_\ntrainer: {max_steps: 7}\n")
+def test_a_users_configuration_can_have_a_published_run(user_folder: Path, command: Command, jobs: Jobs) -> None:
+    (user_folder / "my_docs.yaml").write_text("defaults: [act_tiny, _self_]\nname: my_docs\n")
+    (user_folder / "preset" / "paper").mkdir(parents=True)
+    (user_folder / "preset" / "paper" / "my_docs.yaml").write_text("# @package _global_\ntrainer: {max_steps: 7}\n")
     command("--config-dir", "mine", "-cn", "my_docs", "preset=paper").checked()
     assert [job.trainer.max_steps for job in jobs] == [7]
 
 
 @pytest.mark.parametrize("name", ["dataset/cola.yaml", "logger/mlflow.yaml"])
-def test_a_file_of_ones_own_may_not_hide_behind_ours(name: str, own: Path, refused: Refusal) -> None:
-    (own / name).parent.mkdir(exist_ok=True)
-    (own / name).write_text("defaults: [labelled]\n")
-    said = refused("--config-dir", "mine", "--config-name", "my_docs")
-    assert said == f"error: --config-dir mine: adadepth already has a configuration {name}; rename yours\n"
+def test_a_users_file_must_not_have_the_name_of_a_shipped_one(name: str, user_folder: Path, refused: Refusal) -> None:
+    (user_folder / name).parent.mkdir(exist_ok=True)
+    (user_folder / name).write_text("defaults: [labelled]\n")
+    message = refused("--config-dir", "mine", "--config-name", "my_docs")
+    assert message == f"error: --config-dir mine: adadepth already has a configuration {name}; rename yours\n"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while a configuration is composed, and in a task."""
+"""Interruptions by Ctrl-C, SIGTERM and SIGHUP during composition and in a task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ run.main()
 def test_a_signal_during_composition_is_an_interruption(
     number: signal.Signals, status: int, message: str, tmp_path: pathlib.Path
 ) -> None:
-    """Sent while Hydra opens a file, in the statement whose result its `finally:` closes."""
+    """Send the signal while Hydra opens a file, in the statement whose result its `finally:` closes."""
     program = [sys.executable, "-c", COMPOSING, *TINY, str(int(number))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -48,7 +48,7 @@ def test_a_signal_during_composition_is_an_interruption(
 
 
 @pytest.mark.parametrize(("number", "status", "message"), ENDS)
-def test_a_signal_in_a_task_does_not_wait(
+def test_a_signal_in_a_task_ends_it_at_once(
     number: signal.Signals, status: int, message: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     went_on: list[bool] = []
@@ -59,8 +59,8 @@ def test_a_signal_in_a_task_does_not_wait(
 
     monkeypatch.setattr(tasks, "run", task)
     handler = signal.getsignal(number)
-    found = command(*TINY)
-    assert (found.status, found.err) == (status, message)
+    result = command(*TINY)
+    assert (result.status, result.err) == (status, message)
     assert not went_on
     assert signal.getsignal(number) is handler
 
@@ -69,7 +69,7 @@ def test_a_signal_in_a_task_does_not_wait(
 def test_a_signal_that_is_ignored_at_the_start_stays_ignored(
     number: signal.Signals, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `nohup` and a script that starts a run in the background ask for."""
+    """Ignore signals as `nohup` and a script that starts a run in the background do."""
     done: list[int | None] = []
 
     def task(config: ExperimentConfig) -> None:
@@ -88,8 +88,8 @@ def test_a_signal_that_is_ignored_at_the_start_stays_ignored(
     assert done == [None]
 
 
-def test_a_terminal_that_closes_may_say_so_twice() -> None:
-    """Its shell sends the signal, and the system does; a run saves its checkpoint all the same."""
+def test_a_closing_terminal_may_signal_twice() -> None:
+    """Send the signal of the shell and that of the system; a run saves its checkpoint all the same."""
     stop = StopCallback()
     with stop.listening():
         signal.raise_signal(signal.SIGHUP)

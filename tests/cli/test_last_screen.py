@@ -1,4 +1,4 @@
-"""The last screen of a training of every family: 24 lines of 80 columns, and commands that run as they are printed."""
+"""The last screen of a training of every family: 24 lines of 80 columns, with commands that run as printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.advice_support import next_commands
+from tests.advice_support import read_next_commands
 from tests.cli.support import Command
 
 ROOTS = ("act_tiny", "act_hops", "ponder_tiny", "adalayers_tiny", "loop_hops", "loop_tiny", "trm_tiny", "par_tiny")
@@ -20,8 +20,8 @@ QUESTIONS = (
 )
 
 
-def last_screen(out: str) -> list[str]:
-    """Return the lines from the first answer on; parts of a run, such as stages of a search, have answers before."""
+def read_last_screen(out: str) -> list[str]:
+    """Return the lines from the first question on; stages of a search have questions before."""
     lines = out.splitlines()
     pairs = enumerate(pairwise(lines), start=1)
     begin = max(index for index, (line, after) in pairs if not line and after.startswith(QUESTIONS))
@@ -29,35 +29,35 @@ def last_screen(out: str) -> list[str]:
 
 
 def check_screen(out: str) -> None:
-    """Check the size of the last screen, and what it ends with."""
-    screen = last_screen(out)
+    """Check the size of the last screen, and its last lines."""
+    screen = read_last_screen(out)
     assert len(screen) <= 24, screen
     assert max(map(len, screen)) <= 80, screen
     assert screen.index("") <= 8, "the verdict"
     assert sum(line.startswith("report: ") for line in screen) == 1
-    assert len(next_commands(out)) == 3
+    assert len(read_next_commands(out)) == 3
 
 
-def test_it_fits_a_terminal(command: Command) -> None:
+def test_the_last_screen_fits_a_terminal(command: Command) -> None:
     check_screen(command("--config-name", "ponder_tiny", "debug=default").checked().out)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS)
-def test_it_fits_and_every_next_command_runs_as_it_is_printed(root: str, command: Command) -> None:
+def test_the_last_screen_fits_and_its_commands_run(root: str, command: Command) -> None:
     out = command("--config-name", root, "debug=default").checked().out
     check_screen(out)
-    for words in next_commands(out):
+    for words in read_next_commands(out):
         assert words[:2] == ["python", "adadepth/run.py"]
         result = command(*words[2:])
         assert result.status == 0, (words, result.err)
 
 
-def test_the_summary_of_seeds_alone_says_what_is_next(command: Command, tmp_path: Path) -> None:
+def test_only_the_summary_of_seeds_lists_next_commands(command: Command, tmp_path: Path) -> None:
     out = command("--config-name", "ponder_tiny", "debug=default", "seeds=2").checked().out
     assert out.count("\nnext:\n") == 1, "none after a single seed"
     (summary,) = (path.parent for path in tmp_path.glob("outputs/*/*/seeds.json"))
-    commands = next_commands(out)
+    commands = read_next_commands(out)
     assert commands[0][-1] == f"rival_of={summary.relative_to(tmp_path)}"
     assert all("seed=0" in words for words in commands[1:])
     command(*commands[0][2:]).checked()
@@ -72,11 +72,11 @@ def test_a_quiet_summary_of_seeds_names_its_report_once(command: Command, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_network_of_fixed_depth_has_no_last_word(command: Command) -> None:
-    """The run that it is compared with has: what is next is not the same comparison again."""
+def test_a_matched_baseline_has_no_last_screen(command: Command) -> None:
+    """Check the run it is compared with: its next commands do not repeat the comparison."""
     command("--config-name", "act_hops", "debug=default")
     result = command("--config-name", "act_hops", "debug=default", "rival_of=latest").checked()
-    commands = next_commands(result.out)
+    commands = read_next_commands(result.out)
     assert len(commands) == 3
     assert not any("rival_of" in word for words in commands for word in words)
     for words in commands:

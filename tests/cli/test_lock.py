@@ -1,4 +1,4 @@
-"""The lock of a run's folder: one holder at a time, whatever a dead one left behind."""
+"""The lock of a run's folder: one holder at a time, also after a holder died."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def leave_stale(folder: Path, content: str | None = None) -> None:
 
 
 def _hold(folder: Path, number: int, begin: Barrier, end: Barrier) -> None:
-    """In every try, note the time at which the lock was held, if it was."""
+    """Record in every try the time at which the lock was held, if it was."""
     for attempt in range(TRIES):
         if number == 0:
             leave_stale(folder)
@@ -56,12 +56,12 @@ def test_a_stale_lock_is_taken_over_by_one_process_at_a_time(tmp_path: Path) -> 
     assert [process.exitcode for process in processes] == [0] * PROCESSES
     for attempt in range(TRIES):
         lines = (tmp_path / f"held {attempt}").read_text().splitlines()
-        held = sorted(tuple(map(float, line.split())) for line in lines)
-        assert held, "somebody gets it"
-        assert all(before[1] <= after[0] for before, after in pairwise(held)), "two at once"
+        intervals = sorted(tuple(map(float, line.split())) for line in lines)
+        assert intervals, "somebody gets it"
+        assert all(before[1] <= after[0] for before, after in pairwise(intervals)), "two at once"
 
 
-def test_a_killed_holder_stands_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_killed_holder_does_not_block_the_lock(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from adadepth.runs.lock import lock_directory\n"
         "with lock_directory(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
@@ -79,7 +79,7 @@ def test_a_killed_holder_stands_in_nobodys_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"pid": "x"}', '{"pid": -1, "host": 3}', "\0"])
-def test_whatever_a_lock_holds(tmp_path: Path, content: str) -> None:
+def test_a_lock_with_any_content_can_be_read(tmp_path: Path, content: str) -> None:
     leave_stale(tmp_path, content)
     if "host" in content:
         with pytest.raises(CheckpointError, match="on 3; if that run is no longer running, delete"):
@@ -89,7 +89,7 @@ def test_whatever_a_lock_holds(tmp_path: Path, content: str) -> None:
             assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
-def test_a_process_of_another_host_cannot_be_asked(tmp_path: Path) -> None:
+def test_a_holder_on_another_host_keeps_the_lock(tmp_path: Path) -> None:
     leave_stale(tmp_path, json.dumps({"pid": ENDED, "host": "elsewhere"}))
     with pytest.raises(CheckpointError, match=f"by process {ENDED} on elsewhere"):
         lock_directory(tmp_path).__enter__()

@@ -1,4 +1,4 @@
-"""The Optuna sweep: its search space, its record of failures, and that a repeated command continues it."""
+"""The Optuna sweep: its search space, its record of failures, and its continuation by repeating the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("optuna")
 SWEEP = ["--config-name", "act_tiny", "sweep=optuna_penalty"]
 
 
-def points(jobs: Jobs) -> list[tuple[float, float]]:
+def list_points(jobs: Jobs) -> list[tuple[float, float]]:
     return [(job.model.act_penalty, job.trainer.learning_rate) for job in jobs]  # type: ignore[attr-defined]
 
 
@@ -26,11 +26,11 @@ def test_trials_stay_inside_the_space_and_a_repetition_runs_only_what_is_missing
     command: Command, jobs: Jobs, tmp_path: Path
 ) -> None:
     command(*SWEEP, "hydra.sweeper.n_trials=4").checked()
-    assert len(set(points(jobs))) == 4
-    assert all(1e-4 <= penalty <= 1e-2 and 1e-4 <= rate <= 3e-3 for penalty, rate in points(jobs))
+    assert len(set(list_points(jobs))) == 4
+    assert all(1e-4 <= penalty <= 1e-2 and 1e-4 <= rate <= 3e-3 for penalty, rate in list_points(jobs))
     assert [path.name for path in (tmp_path / "outputs" / "act_tiny" / "sweep").iterdir()] == ["optuna.log"]
     command(*SWEEP, "hydra.sweeper.n_trials=6").checked()
-    assert len(set(points(jobs))) == len(jobs) == 6
+    assert len(set(list_points(jobs))) == len(jobs) == 6
     command(*SWEEP, "hydra.sweeper.n_trials=6").checked()
     assert len(jobs) == 6
 
@@ -39,11 +39,11 @@ def test_trials_stay_inside_the_space_and_a_repetition_runs_only_what_is_missing
 def test_the_same_seed_searches_the_same_points(command: Command, jobs: Jobs, tmp_path: Path) -> None:
     for folder in ("a", "b"):
         command(*SWEEP, "hydra.sweeper.n_trials=3", f"hydra.sweeper.folder={tmp_path / 'outputs' / folder}")
-    assert points(jobs[:3]) == points(jobs[3:])
+    assert list_points(jobs[:3]) == list_points(jobs[3:])
 
 
 @pytest.mark.slow
-def test_every_form_of_a_parameter(command: Command, jobs: Jobs) -> None:
+def test_every_form_of_a_parameter_is_searched(command: Command, jobs: Jobs) -> None:
     result = command(
         "--config-name", "act_tiny", "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=8", "seed=range(0,10,5)",
         "model.state_rule=single,graves", "trainer.warmup_steps=int(interval(1,4))", "name=other",
@@ -80,10 +80,10 @@ def test_a_failing_trial_is_recorded_and_the_search_goes_on(
 @pytest.mark.parametrize(("optimise", "direction"), quick_one_in(3, [
     ("eval/mlm_accuracy", "MAXIMIZE"), ("eval/mlm_loss", "MINIMIZE"), ("cost/adaptive_over_full", "MINIMIZE"),
 ]))  # fmt: skip
-def test_the_metric_says_what_is_looked_for(
+def test_the_metric_decides_the_direction(
     optimise: str, direction: str, command: Command, jobs: Jobs, tmp_path: Path
 ) -> None:
-    """hydra-ecosystem/hydra#2047: a search minimises whatever it is given, an accuracy too."""
+    """Check for hydra-ecosystem/hydra#2047: a search minimised whatever it was given, an accuracy too."""
     import optuna
     from optuna.storages.journal import JournalFileBackend
 
@@ -111,7 +111,7 @@ def test_a_wrong_space_fails_before_any_trial(arguments: list[str], message: str
     assert message in refused("--config-name", "act_tiny", "-m", "hydra/sweeper=optuna", *arguments)
 
 
-def test_a_record_that_is_a_pickle_is_not_opened_as_one(refused: Refusal, tmp_path: Path) -> None:
+def test_a_pickled_record_is_not_unpickled(refused: Refusal, tmp_path: Path) -> None:
     class Planted:
         def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
             return Path.touch, (tmp_path / "planted",)
@@ -122,7 +122,7 @@ def test_a_record_that_is_a_pickle_is_not_opened_as_one(refused: Refusal, tmp_pa
     assert "optuna.log: not a record of a study" in refused(*SWEEP)
 
 
-def test_a_missing_optuna_is_told_in_one_line(refused: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_optuna_is_a_one_line_error(refused: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert refused(*SWEEP) == (
         "error: hydra/sweeper=optuna: the package optuna is missing; install it with pip install 'adadepth[optuna]'\n"

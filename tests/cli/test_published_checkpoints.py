@@ -1,4 +1,4 @@
-"""Published checkpoints through four doors, as a user types them: predict, evaluate, serve and `adadepth.Pipeline`.
+"""Published checkpoints in four ways, as a user types them: predict, evaluate, serve and `adadepth.Pipeline`.
 
 A checkpoint is a folder as its authors publish it, with small random weights. A new kind is a row of `KINDS`.
 """
@@ -165,7 +165,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(scope="module")
 def folder(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The published folder, and nothing else of the model."""
+    """Write the published folder, and nothing else of the model."""
     folder: Path = tmp_path_factory.mktemp("doors") / "published"
     folder.mkdir()
     kind.write(folder)
@@ -174,7 +174,7 @@ def folder(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path) -> None:
-    """Data of an evaluation: texts and puzzles."""
+    """Write data of an evaluation: texts and puzzles."""
     (tmp_path / "corpus.txt").write_text("\n\n".join([". ".join(TEXT) + ".", "a cat. a lot of lots."] * 40))
     (tmp_path / "puzzles").mkdir()
     solution = np.array([SUDOKU.index(cell) + 1 for cell in SOLUTION])
@@ -184,7 +184,7 @@ def files(tmp_path: Path) -> None:
 
 
 def check_depths(kind: Kind, prediction: Any) -> None:
-    """Check that an answer, as an object or as JSON, has its depth, and that of its tokens if they differ."""
+    """Check that an answer, as an object or as JSON, has its depth, and the depth of its tokens if they differ."""
     fields = prediction if isinstance(prediction, dict) else vars(prediction)
     assert 0 < fields["updates"] <= kind.depth
     depths = [(token if isinstance(token, dict) else vars(token))["updates"] for token in fields["tokens"] or ()]
@@ -192,7 +192,7 @@ def check_depths(kind: Kind, prediction: Any) -> None:
     assert all(0 < depth <= kind.depth for depth in depths)
 
 
-def test_pipeline(kind: Kind, folder: Path) -> None:
+def test_the_pipeline_reads_a_published_checkpoint(kind: Kind, folder: Path) -> None:
     pipeline = Pipeline.from_pretrained(folder)
     (prediction,) = pipeline([kind.text])
     check_depths(kind, prediction)
@@ -207,7 +207,7 @@ def test_pipeline(kind: Kind, folder: Path) -> None:
         check_depths(kind, continued)
 
 
-def test_predict(kind: Kind, folder: Path, command: Command, tmp_path: Path) -> None:
+def test_predict_reads_a_published_checkpoint(kind: Kind, folder: Path, command: Command, tmp_path: Path) -> None:
     result = command("--config-name", kind.config, "mode=predict", f"checkpoint={folder}", f"text={kind.text}")
     assert "mean updates" in result.checked().out
     (texts,) = tmp_path.glob("outputs/*/*/texts.json")
@@ -218,7 +218,9 @@ def test_predict(kind: Kind, folder: Path, command: Command, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", quick_one_in(8, KINDS), indirect=True, scope="module")
-def test_evaluate(kind: Kind, folder: Path, command: Command, tmp_path: Path, files: None) -> None:
+def test_evaluate_reads_a_published_checkpoint(
+    kind: Kind, folder: Path, command: Command, tmp_path: Path, files: None
+) -> None:
     result = command("--config-name", kind.config, "mode=evaluate", f"checkpoint={folder}", *kind.data)
     if not kind.has_head:
         message = f"error: checkpoint={folder}: its weights 'predictions.LayerNorm.bias' and 7 more are missing\n"
@@ -232,8 +234,10 @@ def test_evaluate(kind: Kind, folder: Path, command: Command, tmp_path: Path, fi
 
 
 @pytest.mark.parametrize("kind", quick_one_in(8, KINDS), indirect=True, scope="module")
-def test_serve(kind: Kind, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is built but not opened; a visitor asks a question at three depths."""
+def test_serve_reads_a_published_checkpoint(
+    kind: Kind, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Build the page without opening it, and ask a question at three depths."""
     pytest.importorskip("gradio")
     from adadepth.contrib.serve import page
 

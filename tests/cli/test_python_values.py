@@ -1,4 +1,4 @@
-"""Values as Python and W&B's agents write them, names that YAML takes for something else, and names of files."""
+"""Values as Python and W&B's agents write them, names that YAML reads as other types, and names of files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.cli.support import Command, Jobs, Refusal
     ("[a,b]", ["a", "b"]), ("None,1", None),
     ("5", 5), ("nan", None), ("{}", {}), ("[[", None), ("null", None), ("'None'", "None"),
 ])  # fmt: skip
-def test_python_is_read_as_python_reads_it(value: str, expected: Any) -> None:
+def test_python_literals_are_read_as_in_python(value: str, expected: Any) -> None:
     written = from_python(f"key={value}")
     if value in ("None,1", "nan", "[["):
         assert written == f"key={value}"
@@ -33,26 +33,26 @@ def test_python_is_read_as_python_reads_it(value: str, expected: Any) -> None:
     ("[false,true]", ["false", "true"]), ("[no, yes]", ["no", "yes"]), ("[1.0,2.0]", ["1.0", "2.0"]),
     ("[1_0,null]", ["1_0", "null"]), ("['a','b']", ["a", "b"]), ("[a b,c/d]", ["a b", "c/d"]),
 ])  # fmt: skip
-def test_names_of_classes_are_texts(value: str, names: list[str]) -> None:
+def test_class_names_are_texts(value: str, names: list[str]) -> None:
     assert OverridesParser.create().parse_override(from_python(f"dataset.labels={value}")).value() == names
 
 
 def test_an_agents_values_reach_the_configuration(command: Command, jobs: Jobs) -> None:
-    made = ["--dataset.class_weights={'neg': 1, 'pos': 3}", "--dataset.max_train_examples=None", "dataset=table"]
-    command("--config-name=act_cola", "dataset.path=x", "dataset.labels=[1.0,true]", *made).checked()
+    arguments = ["--dataset.class_weights={'neg': 1, 'pos': 3}", "--dataset.max_train_examples=None", "dataset=table"]
+    command("--config-name=act_cola", "dataset.path=x", "dataset.labels=[1.0,true]", *arguments).checked()
     dataset: Any = jobs[0].dataset
     assert (dataset.class_weights, dataset.max_train_examples) == ({"neg": 1, "pos": 3}, None)
     assert dataset.labels == ["1.0", "true"]
 
 
 @pytest.mark.parametrize("name", ["a(1).csv", "a[1].csv", "a=1.csv", "a,b.csv"])
-def test_a_mapping_of_files_with_marks_says_its_quotes(refused: Refusal, name: str) -> None:
-    given = f"dataset.path={{train: {name}, validation: b.csv}}"
-    written = f'dataset.path={{train: "{name}", validation: "b.csv"}}'
-    assert (f"put quotes around a text with such characters: '{written}'") in refused(
-        "--config-name=ponder_tiny", "dataset=table", given
+def test_special_characters_in_file_names_ask_for_quotes(refused: Refusal, name: str) -> None:
+    unquoted = f"dataset.path={{train: {name}, validation: b.csv}}"
+    quoted = f'dataset.path={{train: "{name}", validation: "b.csv"}}'
+    assert (f"put quotes around a text with such characters: '{quoted}'") in refused(
+        "--config-name=ponder_tiny", "dataset=table", unquoted
     )
-    assert OverridesParser.create().parse_override(written).value() == {"train": name, "validation": "b.csv"}
+    assert OverridesParser.create().parse_override(quoted).value() == {"train": name, "validation": "b.csv"}
 
 
 @pytest.mark.parametrize(("text", "line", "name", "other"), [
@@ -60,7 +60,7 @@ def test_a_mapping_of_files_with_marks_says_its_quotes(refused: Refusal, name: s
     ("dataset:\n  class_weights: {yes: 2}\n", 2, "yes", "True"), ("labels: [1_0, x]\n", 1, "1_0", "10"),
     ("labels: [~, x]\n", 1, "~", "None"), ("labels: [true, x]\n", 1, "true", "True"),
 ])  # fmt: skip
-def test_a_class_that_yaml_takes_for_something_else(
+def test_a_class_that_yaml_reads_as_another_type_is_a_text(
     tmp_path: Path, text: str, line: int, name: str, other: str
 ) -> None:
     file = tmp_path / "mine.yaml"
@@ -72,7 +72,7 @@ def test_a_class_that_yaml_takes_for_something_else(
     )
 
 
-def test_classes_that_yaml_reads_as_they_are(tmp_path: Path) -> None:
+def test_classes_that_yaml_reads_as_texts_are_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "dataset:\n  labels: ['no', \"yes\", 1, 2.5, a b, ${name}, 2020-01-01]\n  class_weights: {no1: 2}\n"

@@ -1,4 +1,4 @@
-"""Commands and code of the README and of the guide, run as they stand but at the debug width."""
+"""Commands and code of the README and of the guide, run unchanged except for the debug width."""
 
 import re
 import shlex
@@ -20,14 +20,14 @@ from adadepth.run import main
 from tests.configs.support import GLUE
 from tests.marks_support import mostly_slow
 from tests.models_support import small_ponder
-from tests.training.support import stopped_early
+from tests.training.support import mark_interrupted
 from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {page: (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/guide.md")}
 HUB_DATA = "nyu-mll/glue"
 NOT_HERE = ("past_present", "ud_english_ewt")  # data that a command names
-# Configurations whose data lie elsewhere, and what their composition must then name.
+# Configurations with data of the hub, and a name that their composition must have.
 WIKITEXT = "Salesforce/wikitext"
 BOOKS = "wikimedia/wikipedia"  # of the published pretraining
 ELSEWHERE = {
@@ -36,36 +36,36 @@ ELSEWHERE = {
 }
 
 
-def blocks(language: str, page: str) -> list[str]:
+def find_blocks(language: str, page: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGES[page], flags=re.DOTALL)
 
 
-def commands(program: str, pages: Iterable[str] = PAGES) -> list[list[str]]:
-    """The words of every command that starts with `program`, once, comments dropped and continued lines joined."""
-    code = [block.replace("\\\n", " ") for page in pages for block in blocks("bash", page)]
+def list_commands(program: str, pages: Iterable[str] = PAGES) -> list[list[str]]:
+    """Return the words of every command that starts with `program`, once, without comments and with lines joined."""
+    code = [block.replace("\\\n", " ") for page in pages for block in find_blocks("bash", page)]
     lines = [line for block in code for line in block.splitlines()]
     split = dict.fromkeys(tuple(shlex.split(line, comments=True)) for line in lines)
     return [list(words) for words in split if " ".join(words).startswith(program)]
 
 
-RUNS = [words[2:] for words in commands("python adadepth/run.py")]
+RUNS = [words[2:] for words in list_commands("python adadepth/run.py")]
 
 
-def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+def run_program(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["adadepth/run.py", *arguments])
     main()
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Where a root was run: what the commands that go on from the latest run find."""
+def run_root_once(tmp_path_factory):
+    """Return a function that runs a root once, for the commands that continue the latest run."""
 
     @cache
     def run(root):
         folder = tmp_path_factory.mktemp(root)
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            invoke(patch, "--config-name", root, "debug=default")
+            run_program(patch, "--config-name", root, "debug=default")
         return folder
 
     return run
@@ -73,13 +73,13 @@ def trained(tmp_path_factory):
 
 def test_the_readme_has_commands():
     assert len(RUNS) >= 30
-    assert commands("torchrun")
-    assert len(blocks("python", "docs/guide.md")) == 5
-    assert set(blocks("python", "README.md")) < set(blocks("python", "docs/guide.md"))
+    assert list_commands("torchrun")
+    assert len(find_blocks("python", "docs/guide.md")) == 5
+    assert set(find_blocks("python", "README.md")) < set(find_blocks("python", "docs/guide.md"))
     assert len(PAGES["README.md"].splitlines()) <= 150
 
 
-IN_README = [words[2:] for words in commands("python adadepth/run.py", ["README.md"])]
+IN_README = [words[2:] for words in list_commands("python adadepth/run.py", ["README.md"])]
 LONGEST = (
     "par_tiny",
     "dataset.path=my_table/",
@@ -98,26 +98,26 @@ LONGEST = (
     mostly_slow(RUNS, lambda words: words in IN_README and words[-1] not in LONGEST),
     ids=map(" ".join, RUNS),
 )
-def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
+def test_a_command_of_the_readme_runs(arguments, tmp_path, monkeypatch, capsys, run_root_once):
     monkeypatch.chdir(tmp_path)
     if "--help" in arguments:
         with suppress(SystemExit):
-            invoke(monkeypatch, *arguments)
+            run_program(monkeypatch, *arguments)
         assert ("learning_rate" if "--config-name" in arguments else "albert_act_mini") in capsys.readouterr().out
         return
-    named = (name for name in NOT_HERE if name in " ".join(arguments))
+    hub_names = (name for name in NOT_HERE if name in " ".join(arguments))
     root = arguments[1] if "--config-name" in arguments else ""
-    online = next(named, ELSEWHERE.get(root, HUB_DATA))
+    online = next(hub_names, ELSEWHERE.get(root, HUB_DATA))
     if "preset=paper" in arguments and "mode=estimate" not in arguments:
         online = BOOKS
     if online != HUB_DATA or set(root.split("_")[1:2]) & set(GLUE):
-        invoke(monkeypatch, *arguments, "--cfg", "job")
+        run_program(monkeypatch, *arguments, "--cfg", "job")
         assert online in capsys.readouterr().out
         return
     if "-m" in arguments or any(argument.startswith("sweep=") for argument in arguments):
         jobs = []
         monkeypatch.setattr(tasks, "run", lambda config: jobs.append(config) or 1.0)
-        invoke(monkeypatch, *arguments)
+        run_program(monkeypatch, *arguments)
         assert len(jobs) >= 4
         return
     if "dataset=text" in arguments:
@@ -132,14 +132,14 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         rows = "".join(f"sentence number {n} is fine,{n % 2}\n" for n in range(40))
         (tmp_path / "my_table" / "train.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
     if compared := re.findall(r"runs=\[outputs/(\w+)\]", " ".join(arguments)):
-        shutil.copytree(trained(*compared), tmp_path, dirs_exist_ok=True)
+        shutil.copytree(run_root_once(*compared), tmp_path, dirs_exist_ok=True)
     if any("latest" in argument for argument in arguments):
-        shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
+        shutil.copytree(run_root_once(arguments[1]), tmp_path, dirs_exist_ok=True)
     if "resume=latest" in arguments:
-        stopped_early(next(tmp_path.glob("outputs/*/*")))
+        mark_interrupted(next(tmp_path.glob("outputs/*/*")))
     if "export.format=gguf" in arguments:
         pytest.importorskip("gguf")
-        invoke(monkeypatch, *arguments)
+        run_program(monkeypatch, *arguments)
         assert {"model.gguf", "check.py", "check.json"} <= {path.name for path in Path("served").iterdir()}
         return
     if "mode=serve" in arguments:
@@ -147,11 +147,11 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         page = SimpleNamespace(open_page=lambda served, *address: opened.extend(served))
         monkeypatch.setattr("adadepth.contrib.serve.serve.find_spec", lambda name: True)
         monkeypatch.setitem(sys.modules, "adadepth.contrib.serve.page", page)
-        invoke(monkeypatch, *arguments, "debug=default")
+        run_program(monkeypatch, *arguments, "debug=default")
         assert [list(served.synthetic.sets) for served in opened] == [["inside", "beyond"]]
         return
     capsys.readouterr()
-    invoke(monkeypatch, *arguments, "debug=default")
+    run_program(monkeypatch, *arguments, "debug=default")
     if "mode=estimate" in arguments:
         assert "tokens per second" in capsys.readouterr().out
         assert not list(tmp_path.iterdir())
@@ -164,8 +164,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
 
 @pytest.mark.slow
 def test_torchrun_writes_one_folder(tmp_path):
-    """Two processes agree on the folder, and both end well."""
-    (words,) = commands("torchrun")
+    """Check that two processes agree on the folder, and both end with status 0."""
+    (words,) = list_commands("torchrun")
     words[words.index("8")] = "2"
     script = words.index("adadepth/run.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:script]]
@@ -177,10 +177,10 @@ def test_torchrun_writes_one_folder(tmp_path):
     assert done.stdout.count(f"report: {report.relative_to(tmp_path)}") == 1
 
 
-def test_python_blocks(tmp_path, monkeypatch, capsys):
+def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    first, callback, second, third, rule = blocks("python", "docs/guide.md")
+    first, callback, second, third, rule = find_blocks("python", "docs/guide.md")
     exec(rule, names)
     assert names["StickBreaking"]().mass(0.5, 0.5, step=2) == 0.25
     exec(first, names)
@@ -203,22 +203,22 @@ def test_python_blocks(tmp_path, monkeypatch, capsys):
 
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    given = "\n".join(block for page in PAGES for block in blocks("bash", page))
-    for target in re.findall(r"^make (\w+)", given, flags=re.MULTILINE):
+    commands_of_pages = "\n".join(block for page in PAGES for block in find_blocks("bash", page))
+    for target in re.findall(r"^make (\w+)", commands_of_pages, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     for path in re.findall(r"\]\((?!http)([^)#]+)", PAGES[page]):
         assert ((ROOT / page).parent / path).exists(), path
 
 
 @pytest.mark.slow
-def test_two_precisions_in_one_process(tmp_path, monkeypatch):
-    """A second job of another precision in the same process, each with a folder and a W&B run of its own."""
+def test_two_precisions_run_in_one_process(tmp_path, monkeypatch):
+    """Run a second job of another precision in the same process, each with its own folder and W&B run."""
     monkeypatch.chdir(tmp_path)
-    given = ("--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32")
-    invoke(monkeypatch, *given)
+    arguments = ("--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32")
+    run_program(monkeypatch, *arguments)
     assert len([*tmp_path.glob("outputs/act_tiny/*/run.json")]) == 2
     assert len([*tmp_path.glob("outputs/act_tiny/*/wandb/offline-run-*")]) == 2

@@ -1,4 +1,4 @@
-"""A run's folder: unique, locked, whole files only, an honest record, and found again by name."""
+"""A run's folder: unique, locked, with whole files only and a true record, and found by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config(tmp_path: Path) -> ExperimentConfig:
     return configured("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini")
 
 
-def finished(config: ExperimentConfig, checkpoint: bool = True) -> Path:
+def finish_run(config: ExperimentConfig, checkpoint: bool = True) -> Path:
     directory = run_directory(config)
     with open_run(config, directory) as run:
         run.update(final_metrics={"eval/loss": 2.5})
@@ -46,7 +46,7 @@ def finished(config: ExperimentConfig, checkpoint: bool = True) -> Path:
     return directory
 
 
-def test_the_name_tells_time_and_settings_and_is_never_taken_twice(config: ExperimentConfig, tmp_path: Path) -> None:
+def test_the_name_has_time_and_settings_and_is_unique(config: ExperimentConfig, tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         directories = list(pool.map(lambda _: run_directory(config), range(32)))
     assert len(set(directories)) == 32
@@ -81,61 +81,61 @@ def test_a_finished_run_is_recorded(config: ExperimentConfig) -> None:
     ("act_tiny", {"budget"}), ("ponder_parity", {"budget", "halting"}), ("par_tiny", {"budget", "search", "context"}),
     ("adalayers_tiny", {"budget", "features"}),
 ]))  # fmt: skip
-def test_the_file_holds_what_the_family_reads(root: str, groups: set[str], tmp_path: Path) -> None:
+def test_the_file_has_the_settings_of_the_family(root: str, groups: set[str], tmp_path: Path) -> None:
     config = configured(root, f"output_dir={tmp_path}")
-    directory = interrupted(config)
+    directory = interrupt_run(config)
     written = yaml.safe_load((directory / "config.yaml").read_text())
     assert written.keys() & OPTIONAL_GROUPS.keys() == groups
     assert vars(config).keys() - written.keys() == OPTIONAL_GROUPS.keys() - groups
     assert run_directory(configured(root, f"output_dir={tmp_path}", "resume=latest")) == directory
 
 
-def test_the_latest_run_is_that_of_matched_baselines_until_it_is_finished(tmp_path: Path) -> None:
-    given = ("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini")
-    interrupted(configured(*given))
-    directory = finished(configured(*given, "name=act_tiny_rival"), checkpoint=False)
+def test_unfinished_matched_baselines_are_the_latest_run(tmp_path: Path) -> None:
+    overrides = ("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini")
+    interrupt_run(configured(*overrides))
+    directory = finish_run(configured(*overrides, "name=act_tiny_rival"), checkpoint=False)
     record = {**read_record(directory), "trains_baselines": True}
     write_jsonable(directory / "run.json", {**record, "status": "interrupted"})
-    assert resolve_run("latest", configured(*given), needs="checkpoints") == directory
+    assert resolve_run("latest", configured(*overrides), needs="checkpoints") == directory
     # A newer run of the configuration itself comes first, and baselines that are finished are not resumed.
     newer = tmp_path / "act_tiny/2999-01-01_00-00-00_aaaaaaaa-0000"
-    shutil.copytree(interrupted(configured(*given)), newer)
-    assert resolve_run("latest", configured(*given), needs="checkpoints") == newer
+    shutil.copytree(interrupt_run(configured(*overrides)), newer)
+    assert resolve_run("latest", configured(*overrides), needs="checkpoints") == newer
     shutil.rmtree(newer)
     write_jsonable(directory / "run.json", record)
-    assert resolve_run("latest", configured(*given), needs="checkpoints").parent == tmp_path / "act_tiny"
+    assert resolve_run("latest", configured(*overrides), needs="checkpoints").parent == tmp_path / "act_tiny"
 
 
 def test_a_group_that_is_not_at_its_defaults_is_always_written(config: ExperimentConfig) -> None:
     config.search.tau_end = 0.2
-    written = yaml.safe_load((finished(config) / "config.yaml").read_text())
+    written = yaml.safe_load((finish_run(config) / "config.yaml").read_text())
     assert written["search"]["tau_end"] == 0.2
     assert "context" not in written
 
 
 @pytest.mark.slow
 def test_a_run_whose_file_has_every_group_is_resumed(config: ExperimentConfig, tmp_path: Path) -> None:
-    """As runs were written before."""
-    directory = interrupted(config)
+    """Check a run with a file as older versions wrote it."""
+    directory = interrupt_run(config)
     (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
     assert "search" in yaml.safe_load((directory / "config.yaml").read_text())
     again = ("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini", "resume=latest")
     assert run_directory(configured(*again)) == directory
 
 
-def test_the_record_says_what_the_run_is_told_by(tmp_path: Path) -> None:
-    told = read_record(finished(configured("act_tiny", "budget=none", f"output_dir={tmp_path}", "model.recall=true")))[
-        "settings"
-    ]
-    assert told["model"].items() >= {"name": "albert_act", "recall": True, "hidden_size": 128}.items()
-    assert "act_epsilon" not in told["model"], "at its default"
-    assert told.keys() == {"model"}
+def test_the_record_has_the_settings_that_identify_the_run(tmp_path: Path) -> None:
+    settings = read_record(
+        finish_run(configured("act_tiny", "budget=none", f"output_dir={tmp_path}", "model.recall=true"))
+    )["settings"]
+    assert settings["model"].items() >= {"name": "albert_act", "recall": True, "hidden_size": 128}.items()
+    assert "act_epsilon" not in settings["model"], "at its default"
+    assert settings.keys() == {"model"}
 
 
 @pytest.mark.parametrize(("error", "status"), [
     (RuntimeError("diverged"), "failed"), (KeyboardInterrupt(), "interrupted"), (SystemExit(143), "interrupted"),
 ])  # fmt: skip
-def test_a_run_that_does_not_finish_says_so(config: ExperimentConfig, error: BaseException, status: str) -> None:
+def test_the_record_of_an_unfinished_run_says_so(config: ExperimentConfig, error: BaseException, status: str) -> None:
     directory = run_directory(config)
     with pytest.raises(type(error)), open_run(config, directory):
         raise error
@@ -158,7 +158,7 @@ def test_other_processes_write_nothing(config: ExperimentConfig, tmp_path: Path)
 
 
 def test_a_directory_in_use_is_refused(config: ExperimentConfig) -> None:
-    directory = finished(config)
+    directory = finish_run(config)
     with lock_directory(directory):
         with pytest.raises(CheckpointError, match=f"in use by process {os.getpid()} on"), open_run(config, directory):
             pytest.fail("the lock was ignored")
@@ -167,7 +167,7 @@ def test_a_directory_in_use_is_refused(config: ExperimentConfig) -> None:
         pass
 
 
-def test_latest_is_the_newest_run_that_has_what_is_needed(config: ExperimentConfig, tmp_path: Path) -> None:
+def test_latest_is_the_newest_run_with_the_needed_files(config: ExperimentConfig, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"latest: no run with checkpoints found in .*act_tiny"):
         resolve_run("latest", config, needs="checkpoints")
     names = ["2026-01-01_00-00-00_aa-1", "2026-01-02_00-00-00_aa-1", "2026-01-03_00-00-00_aa-1"]
@@ -185,7 +185,7 @@ def write_json_record(directory: Path) -> None:
 
 
 def test_a_wrong_run_names_the_candidates(config: ExperimentConfig) -> None:
-    directory = finished(config, checkpoint=False)
+    directory = finish_run(config, checkpoint=False)
     with pytest.raises(CheckpointError, match="not a run directory") as caught:
         resolve_run(f"{directory}x", config)
     assert f"did you mean '{directory}'?" in str(caught.value)
@@ -197,7 +197,7 @@ def test_a_wrong_run_names_the_candidates(config: ExperimentConfig) -> None:
 def test_a_run_without_a_model_names_its_newest_checkpoint(
     config: ExperimentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = interrupted(config)
+    directory = interrupt_run(config)
     with pytest.raises(CheckpointError, match=r"this run has no model$"):
         resolve_run(str(directory), config, needs="model")
     names = [directory / "checkpoints" / f"checkpoint-{step}" for step in (16, 32)]
@@ -207,14 +207,14 @@ def test_a_run_without_a_model_names_its_newest_checkpoint(
         resolve_run(str(directory), config, needs="model")
 
 
-def interrupted(config: ExperimentConfig) -> Path:
-    directory = finished(config)
+def interrupt_run(config: ExperimentConfig) -> Path:
+    directory = finish_run(config)
     write_jsonable(directory / "run.json", read_record(directory) | {"status": "interrupted"})
     return directory
 
 
 def test_resume_continues_the_same_folder(config: ExperimentConfig, tmp_path: Path) -> None:
-    directory = interrupted(config)
+    directory = interrupt_run(config)
     first = read_record(directory)
     again = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", "trainer.logging_steps=7",
                        "trainer.save_steps=50", "trainer.eval_steps=50", "runtime.num_workers=2")  # fmt: skip
@@ -227,35 +227,43 @@ def test_resume_continues_the_same_folder(config: ExperimentConfig, tmp_path: Pa
 
 
 def test_resume_has_the_settings_of_the_run(tmp_path: Path) -> None:
-    """Also where --config-name, and so everything else of the command, is that of another run."""
-    own = ("model=albert_act_mini", "model.act_epsilon=0.05", "trainer.max_steps=40", "runtime.threads=1", "seed=7")
-    ran = configured("act_tiny", f"output_dir={tmp_path}", "dataset.sequence_length=16", *own)
-    directory = interrupted(ran)
+    """Check also a command whose --config-name, and so everything else, is that of another run."""
+    overrides = (
+        "model=albert_act_mini",
+        "model.act_epsilon=0.05",
+        "trainer.max_steps=40",
+        "runtime.threads=1",
+        "seed=7",
+    )
+    ran = configured("act_tiny", f"output_dir={tmp_path}", "dataset.sequence_length=16", *overrides)
+    directory = interrupt_run(ran)
     for root, value in (("act_tiny", "latest"), ("ponder_tiny", str(directory))):
-        found = configured(root, f"output_dir={tmp_path}", f"resume={value}", "trainer.logging_steps=3", "logger=wandb")
-        assert found.model == ran.model
-        assert found.dataset == ran.dataset
-        assert found.trainer == dataclasses.replace(ran.trainer, logging_steps=3)
-        assert (found.name, found.task, found.seed, found.runtime) == ("act_tiny", ran.task, 7, ran.runtime)
-        assert (found.resume, found.logger.report_to) == (str(directory), ["wandb"])
-        assert run_directory(found) == directory
+        config = configured(
+            root, f"output_dir={tmp_path}", f"resume={value}", "trainer.logging_steps=3", "logger=wandb"
+        )
+        assert config.model == ran.model
+        assert config.dataset == ran.dataset
+        assert config.trainer == dataclasses.replace(ran.trainer, logging_steps=3)
+        assert (config.name, config.task, config.seed, config.runtime) == ("act_tiny", ran.task, 7, ran.runtime)
+        assert (config.resume, config.logger.report_to) == (str(directory), ["wandb"])
+        assert run_directory(config) == directory
 
 
 def test_resume_with_the_same_command_is_no_change(tmp_path: Path) -> None:
-    given = ("act_tiny", f"output_dir={tmp_path}", "debug=default", "model=albert_act_mini", "trainer.max_steps=6")
-    directory = interrupted(configured(*given))
-    assert configured(*given, "resume=latest").trainer.max_steps == 6
-    assert run_directory(configured(*given, "resume=latest")) == directory
+    overrides = ("act_tiny", f"output_dir={tmp_path}", "debug=default", "model=albert_act_mini", "trainer.max_steps=6")
+    directory = interrupt_run(configured(*overrides))
+    assert configured(*overrides, "resume=latest").trainer.max_steps == 6
+    assert run_directory(configured(*overrides, "resume=latest")) == directory
     assert configured("act_tiny", f"output_dir={tmp_path}", "resume=latest").trainer.max_steps == 6, "not shrunk again"
 
 
 @pytest.mark.slow
-def test_resume_refuses_what_changes_the_result_so_far(config: ExperimentConfig, tmp_path: Path) -> None:
-    directory = interrupted(config)
+def test_resume_refuses_settings_that_change_past_results(config: ExperimentConfig, tmp_path: Path) -> None:
+    directory = interrupt_run(config)
     refused = f"resume={directory}: these settings of the run differ: "
 
-    def resume(*given: str) -> Path:
-        return run_directory(configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", *given))
+    def resume(*overrides: str) -> Path:
+        return run_directory(configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", *overrides))
 
     with pytest.raises(CheckpointError, match=re.escape(f"{refused}seed was 0 and now is 5") + "$"):
         resume("seed=5")
@@ -272,9 +280,15 @@ def test_resume_refuses_what_changes_the_result_so_far(config: ExperimentConfig,
         resume("debug=overfit")
 
 
-def test_a_constant_rate_may_go_on_for_longer(tmp_path: Path) -> None:
-    given = ("act_tiny", "budget=none", f"output_dir={tmp_path}", "trainer.schedule=constant", "trainer.warmup_steps=0")
-    directory = finished(configured(*given))
+def test_a_run_with_a_constant_rate_can_be_extended(tmp_path: Path) -> None:
+    overrides = (
+        "act_tiny",
+        "budget=none",
+        f"output_dir={tmp_path}",
+        "trainer.schedule=constant",
+        "trainer.warmup_steps=0",
+    )
+    directory = finish_run(configured(*overrides))
     again = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", "trainer.max_steps=900")
     assert (run_directory(again), again.trainer.max_steps) == (directory, 900)
     with pytest.raises(CheckpointError, match=rf"to train it further: resume={directory} trainer.max_steps=2000; to "):
@@ -282,7 +296,7 @@ def test_a_constant_rate_may_go_on_for_longer(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_has_nothing_to_continue(config: ExperimentConfig, tmp_path: Path) -> None:
-    directory = finished(config)
+    directory = finish_run(config)
     again = ("act_tiny", f"output_dir={tmp_path}", "resume=latest")
     refused, weights = f"resume={directory}: this run is finished and cannot be resumed", f"{directory}/model"
     with pytest.raises(CheckpointError, match=re.escape(refused)) as raised:
@@ -293,12 +307,12 @@ def test_a_finished_run_has_nothing_to_continue(config: ExperimentConfig, tmp_pa
     assert run_directory(configured(*again)) == directory
 
 
-def test_an_evaluation_lies_in_its_run_and_is_not_the_latest_to_continue(tmp_path: Path) -> None:
+def test_an_evaluation_is_in_its_run_and_not_the_latest_run(tmp_path: Path) -> None:
     root = ("act_tiny", f"output_dir={tmp_path}")
-    directory = interrupted(configured(*root))
+    directory = interrupt_run(configured(*root))
     (directory / "model").mkdir()
     for checkpoint in ("latest", str(directory), f"{directory}/model"):
-        evaluation = finished(configured(*root, "mode=evaluate", f"checkpoint={checkpoint}"))
+        evaluation = finish_run(configured(*root, "mode=evaluate", f"checkpoint={checkpoint}"))
         assert evaluation.parent == directory / "evaluations"
     again = configured(*root, "resume=latest")
     assert (run_directory(again), resolve_run("latest", again, needs="model")) == (directory, directory)
@@ -310,7 +324,7 @@ def test_an_evaluation_lies_in_its_run_and_is_not_the_latest_to_continue(tmp_pat
 @pytest.mark.slow
 def test_an_evaluation_of_an_older_version_beside_its_run_is_not_the_latest(tmp_path: Path) -> None:
     root = ("act_tiny", f"output_dir={tmp_path}")
-    directory = interrupted(configured(*root))
+    directory = interrupt_run(configured(*root))
     beside = directory.with_name("2999-01-01_00-00-00_aa-1")
     write_json_record(beside)
     write_jsonable(beside / "run.json", {"status": "finished", "mode": "evaluate"})
@@ -320,30 +334,30 @@ def test_an_evaluation_of_an_older_version_beside_its_run_is_not_the_latest(tmp_
 
 @pytest.mark.slow
 def test_an_evaluation_of_somebody_elses_run_leaves_it_alone(tmp_path: Path) -> None:
-    directory = interrupted(configured("act_tiny", f"output_dir={tmp_path}/theirs"))
+    directory = interrupt_run(configured("act_tiny", f"output_dir={tmp_path}/theirs"))
     (directory / "model").mkdir()
-    given = ("act_tiny", f"output_dir={tmp_path}/mine", "mode=evaluate", f"checkpoint={directory}")
-    assert run_directory(configured(*given)).parent == tmp_path / "mine" / "act_tiny"
+    overrides = ("act_tiny", f"output_dir={tmp_path}/mine", "mode=evaluate", f"checkpoint={directory}")
+    assert run_directory(configured(*overrides)).parent == tmp_path / "mine" / "act_tiny"
 
 
-def test_a_run_of_a_version_with_one_logger_goes_on(tmp_path: Path) -> None:
-    directory = interrupted(configured("act_tiny", f"output_dir={tmp_path}"))
+def test_a_run_of_a_version_with_one_logger_resumes(tmp_path: Path) -> None:
+    directory = interrupt_run(configured("act_tiny", f"output_dir={tmp_path}"))
     stored = yaml.safe_load((directory / "config.yaml").read_text())
     stored["logger"] = {"name": "wandb", "project": "mine", "mode": "offline"}
     (directory / "config.yaml").write_text(yaml.safe_dump(stored))
-    found = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest")
-    assert (found.logger.report_to, found.logger.project) == (["wandb"], "mine")
+    config = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest")
+    assert (config.logger.report_to, config.logger.project) == (["wandb"], "mine")
 
 
-def test_a_run_of_settings_that_are_gone_is_told(tmp_path: Path) -> None:
-    directory = interrupted(configured("act_tiny", f"output_dir={tmp_path}"))
+def test_a_run_with_removed_settings_is_an_error(tmp_path: Path) -> None:
+    directory = interrupt_run(configured("act_tiny", f"output_dir={tmp_path}"))
     with (directory / "config.yaml").open("a") as file:
         file.write("gone: 1\n")
     with pytest.raises(CheckpointError, match=r"its config.yaml was written by another version: .*gone"):
         configured("act_tiny", f"output_dir={tmp_path}", "resume=latest")
 
 
-def test_an_impossible_output_directory_is_told(tmp_path: Path) -> None:
+def test_an_impossible_output_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"output_dir=.*file: cannot make"):
         run_directory(configured("act_tiny", f"output_dir={tmp_path / 'file'}"))
@@ -356,7 +370,7 @@ def test_json_is_strict() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "content", "said"), quick_one_in(3, [
+@pytest.mark.parametrize(("name", "content", "message"), quick_one_in(3, [
     ("run.json", b"", "run.json: is damaged and holds no record of a run"),
     ("run.json", b'{"status": "inter', "run.json: is damaged and holds no record of a run"),
     ("run.json", b"[1, 2]", "run.json: is damaged and holds no record of a run"),
@@ -367,10 +381,10 @@ def test_json_is_strict() -> None:
     ("config.yaml", b"- 1\n", "config.yaml: is damaged and holds no settings of a run"),
     ("config.yaml", b"model: 3\n", "config.yaml: is damaged and holds no settings of a run"),
 ]))  # fmt: skip
-def test_a_damaged_run_is_one_line(
-    config: ExperimentConfig, tmp_path: Path, name: str, content: bytes | None, said: str
+def test_a_damaged_run_is_a_one_line_error(
+    config: ExperimentConfig, tmp_path: Path, name: str, content: bytes | None, message: str
 ) -> None:
-    directory = interrupted(config)
+    directory = interrupt_run(config)
     if content is None:
         (directory / name).unlink()
     else:
@@ -379,13 +393,13 @@ def test_a_damaged_run_is_one_line(
     for value in ("latest", str(directory)):
         with pytest.raises(CheckpointError) as caught:
             configured("act_tiny", f"output_dir={tmp_path}", f"resume={value}")
-        assert str(caught.value).startswith(f"{directory}/{said}")
+        assert str(caught.value).startswith(f"{directory}/{message}")
         assert "\n" not in str(caught.value)
     assert sorted(path.name for path in directory.iterdir()) == before
 
 
 def test_a_folder_with_garbage_gets_no_report(config: ExperimentConfig) -> None:
-    directory = finished(config)
+    directory = finish_run(config)
     for path in filter(Path.is_file, directory.iterdir()):
         path.write_bytes(b"garbage")
     before = sorted(directory.iterdir())
@@ -403,24 +417,24 @@ def test_a_damaged_run_before_the_latest_does_not_matter(config: ExperimentConfi
     assert resolve_run("latest", config, needs="checkpoints").name == "2026-01-02_00-00-00_aa-1"
 
 
-def test_what_a_kill_left_half_written_is_removed_at_the_next_start(config: ExperimentConfig) -> None:
-    directory = finished(config)
+def test_partial_files_of_a_kill_are_removed_at_the_next_start(config: ExperimentConfig) -> None:
+    directory = finish_run(config)
     figures = directory / "figures" / "gates"
     figures.mkdir(parents=True)
-    left = [
+    partial_files = [
         directory / ".run.json.4711.tmp", directory / ".metrics.jsonl.4711.tmp",
         directory / "figures" / ".depth.png.4711.tmp", figures / ".step_000004.png.4711.tmp",
     ]  # fmt: skip
-    own = [directory / ".notes", figures / "step_000004.png", figures / ".gitignore"]
-    for path in (*left, *own):
+    user_files = [directory / ".notes", figures / "step_000004.png", figures / ".gitignore"]
+    for path in (*partial_files, *user_files):
         path.write_bytes(b"half")
     with open_run(config, directory):
-        assert not any(path.exists() for path in left)
-    assert all(path.exists() for path in own)
+        assert not any(path.exists() for path in partial_files)
+    assert all(path.exists() for path in user_files)
 
 
-def test_what_was_recorded_stays_when_a_run_is_opened_again(config: ExperimentConfig) -> None:
-    """Whenever it is killed then."""
+def test_the_record_stays_when_a_run_is_opened_again(config: ExperimentConfig) -> None:
+    """Check that a kill at any time keeps the record."""
     directory = run_directory(config)
     with open_run(config, directory) as run:
         run.update(operation_costs=[1.0, 2.0], final_metrics={"eval/loss": 1.0})

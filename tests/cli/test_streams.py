@@ -1,4 +1,4 @@
-"""Standard output that nobody reads any more: a run goes on as if somebody did."""
+"""Standard output without a reader: a run goes on all the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print("third")
 """
 
 
-def test_a_reader_that_goes_away_does_not_end_a_run() -> None:
+def test_a_closed_pipe_does_not_end_a_run() -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", HEADED], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -38,8 +38,8 @@ def test_a_reader_that_goes_away_does_not_end_a_run() -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_that_closes_saves_a_checkpoint(tmp_path: Path) -> None:
-    """The run hears of it by a signal, and whatever it says from then on fails."""
+def test_a_run_on_a_closed_terminal_saves_a_checkpoint(tmp_path: Path) -> None:
+    """Close the terminal: the run gets a signal, and its later output fails."""
     lasting = (
         "trainer.max_steps=4000", "trainer.eval_strategy=no", "trainer.eval_on_start=false", "trainer.save_steps=4000",
         "trainer.load_best_model_at_end=false", f"output_dir={tmp_path}",
@@ -48,9 +48,9 @@ def test_a_terminal_that_closes_saves_a_checkpoint(tmp_path: Path) -> None:
     if not process:
         os.chdir(ROOT)
         os.execv(sys.executable, [*RUN, *lasting])
-    told = b""
-    while b"train step " not in told:
-        told += os.read(terminal, 4096)
+    output = b""
+    while b"train step " not in output:
+        output += os.read(terminal, 4096)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 129
     (directory,) = tmp_path.glob("act_tiny/*")

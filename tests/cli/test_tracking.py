@@ -1,4 +1,4 @@
-"""Trackers: `metrics.jsonl` is complete and valid whatever happens; the others open and close once a job."""
+"""Trackers: `metrics.jsonl` is complete and valid in every case; the others open and close once a job."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from adadepth.training.tracking import (
     read_log_position,
     read_metrics,
 )
-from tests.before.runs import names_before
-from tests.cli.tracking_support import log_everything, opened, write_png
+from tests.before.runs import list_former_names
+from tests.cli.tracking_support import log_everything, open_run_tracker, write_png
 from tests.configs.support import configured
-from tests.wandb_support import wandb_history, wandb_records, wandb_summary
+from tests.wandb_support import read_wandb_records, read_wandb_summary, wandb_history
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_metrics_are_always_written_and_readable_at_once(tmp_path: Path) -> None:
-    tracker = opened(tmp_path)
+    tracker = open_run_tracker(tmp_path)
     log_everything(tracker, tmp_path)
     lines = read_metrics(tmp_path / "metrics.jsonl")  # before the tracker is closed
     assert [line["step"] for line in lines] == [1, 2, 2, 2, 3, 3]
@@ -52,7 +52,7 @@ def test_metrics_are_always_written_and_readable_at_once(tmp_path: Path) -> None
 
 
 def test_a_non_finite_value_stays_valid_json(tmp_path: Path) -> None:
-    tracker = opened(tmp_path)
+    tracker = open_run_tracker(tmp_path)
     tracker.log({"train/loss": float("nan"), "train/grad_norm": float("inf")}, step=1)
 
     def refuse(constant: str) -> None:
@@ -62,9 +62,9 @@ def test_a_non_finite_value_stays_valid_json(tmp_path: Path) -> None:
     assert (line["train/loss"], line["train/grad_norm"]) == ("nan", "inf")
 
 
-def test_a_resumed_run_drops_all_that_came_after_its_checkpoint(tmp_path: Path) -> None:
-    """Also of the same step: what an interrupted run says at its end."""
-    tracker = opened(tmp_path)
+def test_a_resumed_run_drops_all_lines_after_its_checkpoint(tmp_path: Path) -> None:
+    """Check also lines of the same step, which an interrupted run logs at its end."""
+    tracker = open_run_tracker(tmp_path)
     tracker.log({"train/loss": 1.0}, 4)
     checkpoint = tmp_path / "checkpoint-4"
     checkpoint.mkdir()
@@ -91,14 +91,14 @@ def test_a_broken_line_of_the_log_is_named(tmp_path: Path, line: bytes) -> None:
         read_metrics(tmp_path / "metrics.jsonl")
 
 
-def test_a_resumed_run_continues_the_file_and_drops_what_it_will_repeat(tmp_path: Path) -> None:
-    tracker = opened(tmp_path)
+def test_a_resumed_run_continues_the_file_and_drops_repeated_steps(tmp_path: Path) -> None:
+    tracker = open_run_tracker(tmp_path)
     for step in range(1, 7):
         tracker.log({"train/loss": 1.0}, step)
     tracker.finish(1)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "ti')  # a killed run's last line
-    tracker = opened(tmp_path, resume_step=4)
+    tracker = open_run_tracker(tmp_path, resume_step=4)
     tracker.log({"train/loss": 2.0}, 5)
     lines = read_metrics(tmp_path / "metrics.jsonl")
     assert [(line["step"], line["train/loss"]) for line in lines] == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2)]
@@ -119,7 +119,7 @@ def test_wandb_gets_one_offline_run_a_job(tmp_path: Path) -> None:
         directory = tmp_path / f"job{number}"
         directory.mkdir()
         write_jsonable(directory / "run.json", RECORD)
-        tracker = opened(directory, "logger=wandb", f"seed={number}")
+        tracker = open_run_tracker(directory, "logger=wandb", f"seed={number}")
         try:
             assert wandb.run.settings.mode == "offline"
             assert (wandb.run.name, wandb.run.config["seed"]) == (f"job{number}", number)
@@ -139,12 +139,12 @@ def test_wandb_gets_one_offline_run_a_job(tmp_path: Path) -> None:
 def test_a_resumed_wandb_run_goes_on_under_its_id(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     for resume_step, steps in ((None, range(1, 4)), (2, range(3, 5))):
-        tracker = opened(tmp_path, "logger=wandb", resume_step=resume_step)
+        tracker = open_run_tracker(tmp_path, "logger=wandb", resume_step=resume_step)
         for step in steps:
             tracker.log({"train/loss": float(step)}, step)
         tracker.finish()
     identity = read_record(tmp_path)["trackers"]["wandb"]
-    first, second = wandb_records(tmp_path, "run")
+    first, second = read_wandb_records(tmp_path, "run")
     assert first.run_id == second.run_id == identity
     assert second.resume, "online, W&B adds to the run instead of overwriting it"
     assert len([*(tmp_path / "wandb").glob(f"offline-run-*-{identity}*")]) == 2
@@ -159,7 +159,7 @@ def test_a_resumed_wandb_run_goes_on_under_its_id(tmp_path: Path) -> None:
 
 def test_wandb_draws_over_updates_and_ends_with_the_saved_model(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    tracker = opened(tmp_path, "logger=wandb", "trainer.metric_for_best_model=eval_mlm_accuracy",
+    tracker = open_run_tracker(tmp_path, "logger=wandb", "trainer.metric_for_best_model=eval_mlm_accuracy",
                      "trainer.greater_is_better=true")  # fmt: skip
     for step, value in enumerate((2.0, 3.0, 1.0)):
         names = ("train/loss", "eval/loss", "eval/mlm_accuracy", "eval/mlm_loss", "halting/all/mean", "halting/cls/p90")
@@ -170,7 +170,7 @@ def test_wandb_draws_over_updates_and_ends_with_the_saved_model(tmp_path: Path) 
     tracker.image("figures/a", tmp_path / "a.png", step=2)
     tracker.objective(1.5)
     tracker.finish()
-    summary = wandb_summary(tmp_path)
+    summary = read_wandb_summary(tmp_path)
     table = {name: summary.pop(name) for name in list(summary) if name.startswith("halting/table")}
     assert table["halting/table/_type"] == "table-file", table
     assert summary == {
@@ -180,27 +180,27 @@ def test_wandb_draws_over_updates_and_ends_with_the_saved_model(tmp_path: Path) 
     assert {"halting/all/histogram/values", "figures/a/path"} <= {
         name for call in wandb_history(tmp_path) for name in call
     }
-    axes = {metric.name or metric.glob_name: metric.step_metric for metric in wandb_records(tmp_path, "metric")}
+    axes = {metric.name or metric.glob_name: metric.step_metric for metric in read_wandb_records(tmp_path, "metric")}
     assert axes.pop("step") == ""
     assert set(axes.values()) == {"step"}
 
 
-def test_what_wandb_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_wandb_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
 
-    def refuse(**given: object) -> None:
+    def refuse(**options: object) -> None:
         raise wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.\n(more)")
 
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(ConfigError, match=r"^logger=wandb: No API key.*; logger.mode=offline needs .*$"):
-        opened(tmp_path, "logger=wandb", "logger.mode=online")
+        open_run_tracker(tmp_path, "logger=wandb", "logger.mode=online")
 
 
 @pytest.mark.parametrize(("overrides", "message"), [
     (["logger.mode=online"], r"logger=wandb: no API key is configured: use `wandb login`; logger.mode=offline needs"),
     (["logger.project=a/b"], r"logger.project=a/b: W&B allows up to 128 characters and none of / \\ # \? % :"),
 ])  # fmt: skip
-def test_what_wandb_cannot_have_is_said_before_there_is_a_run(
+def test_impossible_settings_of_wandb_are_refused_before_a_run(
     overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -211,7 +211,7 @@ def test_what_wandb_cannot_have_is_said_before_there_is_a_run(
 
 
 class Vanishing(Tracker):
-    """A server that goes away after the first call."""
+    """Tracker whose server fails after the first call."""
 
     def __init__(self, *args: object) -> None:
         self.calls: list[int] = []
@@ -222,11 +222,11 @@ class Vanishing(Tracker):
             raise ConnectionError("no route to host\n(more)")
 
 
-def test_a_tracker_that_goes_away_is_told_once(
+def test_a_failing_tracker_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[Vanishing] = []
-    monkeypatch.setattr(Vanishing, "__init__", lambda self, *_: made.append(self) or setattr(self, "calls", []))
+    trackers: list[Vanishing] = []
+    monkeypatch.setattr(Vanishing, "__init__", lambda self, *_: trackers.append(self) or setattr(self, "calls", []))
     monkeypatch.setattr(tracking, "trackers", lambda: {"vanishing": TrackerKind(lambda: Vanishing, "json", "nothing")})
     config = configured()
     config.logger.report_to = ["vanishing"]
@@ -234,7 +234,7 @@ def test_a_tracker_that_goes_away_is_told_once(
     for step in (1, 2, 3):
         tracker.log({"train/loss": float(step)}, step)
     tracker.finish()
-    assert made[0].calls == [1, 2]
+    assert trackers[0].calls == [1, 2]
     assert [line["train/loss"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0, 3.0]
     assert capsys.readouterr().out == (
         "warning: Vanishing failed (ConnectionError: no route to host); it gets no further metrics, but "
@@ -242,13 +242,13 @@ def test_a_tracker_that_goes_away_is_told_once(
     )
 
 
-def test_wandb_keeps_the_files_that_are_asked_for(tmp_path: Path) -> None:
+def test_wandb_stores_the_requested_files(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     (tmp_path / "report.html").write_text("a page")
-    tracker = opened(tmp_path, "logger=wandb", "logger.artifacts=[report]")
+    tracker = open_run_tracker(tmp_path, "logger=wandb", "logger.artifacts=[report]")
     tracker.artifact("report", tmp_path / "report.html")
     tracker.finish()
-    (artifact,) = wandb_records(tmp_path, "artifact")
+    (artifact,) = read_wandb_records(tmp_path, "artifact")
     assert (artifact.name, artifact.type) == ("act_tiny-report", "report")
     assert [entry.path for entry in artifact.manifest.contents] == ["report.html"]
 
@@ -260,14 +260,14 @@ RECORD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def label(directory: Path, record: Mapping[str, Any], *overrides: str) -> RunLabels:
+def describe_label(directory: Path, record: Mapping[str, Any], *overrides: str) -> RunLabels:
     directory.mkdir(parents=True, exist_ok=True)
     write_jsonable(directory / "run.json", record)
     return describe_run(configured("act_tiny", *overrides), directory)
 
 
 def test_a_sweep_is_a_group_and_overrides_are_tags_and_facts(tmp_path: Path) -> None:
-    labels = label(tmp_path / "job", RECORD, "logger.tags=[mine]")
+    labels = describe_label(tmp_path / "job", RECORD, "logger.tags=[mine]")
     assert (labels.name, labels.group, labels.job_type) == ("job", "sweep-0a1b2c", "train")
     long = f"dataset.path={'x' * 48}..."
     assert labels.tags == ["mine", "act_tiny", "seed=3", "model.act_penalty=0.01", long]
@@ -275,32 +275,34 @@ def test_a_sweep_is_a_group_and_overrides_are_tags_and_facts(tmp_path: Path) -> 
     assert labels.facts == {
         "overrides": RECORD["overrides"], "sweep": "sweep-0a1b2c", "parameters": 5000, "trainable_parameters": 70,
     }  # fmt: skip
-    assert label(tmp_path / "job", RECORD, "logger.group=mine").group == "mine"
+    assert describe_label(tmp_path / "job", RECORD, "logger.group=mine").group == "mine"
 
 
-def test_runs_of_one_command_have_names_and_kinds_of_their_own(tmp_path: Path) -> None:
+def test_runs_of_one_command_have_distinct_names_and_kinds(tmp_path: Path) -> None:
     alone = {**RECORD, "sweep": None}
-    assert label(tmp_path / "job", alone).group is None
-    assert label(tmp_path / "job", {**alone, "owner": "seeds"}).group == "seeds"
+    assert describe_label(tmp_path / "job", alone).group is None
+    assert describe_label(tmp_path / "job", {**alone, "owner": "seeds"}).group == "seeds"
     search = tmp_path / "search"
-    assert label(search, alone, "mode=evaluate", "checkpoint=x").job_type == "evaluate"
+    assert describe_label(search, alone, "mode=evaluate", "checkpoint=x").job_type == "evaluate"
     for folder, name, job in (
         (search / "derived", "search/derived", "evaluate"),
         (search / "retrained" / "derived", "search/derived", "retrain"),
         (search / "retrained" / "vanilla", "search/vanilla", "retrain"),
     ):
-        labels = label(folder, alone)
+        labels = describe_label(folder, alone)
         assert (labels.name, labels.group, labels.job_type) == (name, "search", job)
 
 
 def test_trackers_get_a_short_list_and_the_file_gets_all(tmp_path: Path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    names = sorted({metric_name(name) for name in names_before() if name.partition("/")[0] in PREFIXES})
+    names = sorted({metric_name(name) for name in list_former_names() if name.partition("/")[0] in PREFIXES})
     scalars, lists = [name for name in names if "histogram" not in name], ["all", "mask", "label_no"]
     for metrics, most in (("main", 80), ("all", len(scalars))):
         directory = tmp_path / metrics
         directory.mkdir()
-        tracker = opened(directory, "logger=tensorboard", f"logger.metrics={metrics}", "optimise=halting/mask/std")
+        tracker = open_run_tracker(
+            directory, "logger=tensorboard", f"logger.metrics={metrics}", "optimise=halting/mask/std"
+        )
         tracker.log(dict.fromkeys(scalars, 1.0), 1)
         for name in lists:
             tracker.histogram(f"halting/{name}/histogram", [0, 1], 1, 1)
@@ -315,30 +317,34 @@ def test_trackers_get_a_short_list_and_the_file_gets_all(tmp_path: Path) -> None
         assert read_metrics(directory / "metrics.jsonl")[0].keys() == {"step", "time", *scalars}
 
 
-@pytest.mark.parametrize(("given", "expected"), [
+@pytest.mark.parametrize(("overrides", "expected"), [
     (["logger=[wandb,tensorboard]"], ["wandb", "tensorboard"]),
     (["logger.report_to=[wandb,mlflow]"], ["wandb", "mlflow"]),
     (["logger.report_to=wandb"], ["wandb"]), (["logger=none"], []), (["logger.report_to=none"], []),
 ])  # fmt: skip
-def test_trackers_are_named_as_a_list(given: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackers_are_named_as_a_list(
+    overrides: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: name)
-    assert configured("act_tiny", *given).logger.report_to == expected
+    assert configured("act_tiny", *overrides).logger.report_to == expected
 
 
-@pytest.mark.parametrize(("given", "message"), [
+@pytest.mark.parametrize(("overrides", "message"), [
     (["logger.report_to=wandbb"], r"report_to=wandbb: must be one of wandb, .*, none \(did you mean 'wandb'\?\)"),
     (["logger=wandb"], r"logger=wandb: the package wandb is missing; install it with pip install wandb"),
     (["logger.artifacts=[model]"], r"logger.artifacts=\['model'\]: only used with logger=wandb, comet or mlflow"),
 ])  # fmt: skip
-def test_a_tracker_that_is_not_there_is_told(given: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tracker_is_a_one_line_error(
+    overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=message):
-        configured("act_tiny", *given)
+        configured("act_tiny", *overrides)
 
 
 def test_tensorboard_gets_every_kind(tmp_path: Path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    tracker = opened(tmp_path, "logger=tensorboard")
+    tracker = open_run_tracker(tmp_path, "logger=tensorboard")
     log_everything(tracker, tmp_path)
     tracker.finish()
     seen = events.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -353,10 +359,10 @@ def test_tensorboard_gets_every_kind(tmp_path: Path) -> None:
     assert seen.Tags()["tensors"] == ["halting/table/text_summary", "search/architecture/text_summary"]
 
 
-def test_a_resumed_tensorboard_hides_what_is_repeated(tmp_path: Path) -> None:
+def test_a_resumed_tensorboard_hides_repeated_steps(tmp_path: Path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for resume_step, steps in ((None, range(1, 6)), (2, range(3, 5))):
-        tracker = opened(tmp_path, "logger=tensorboard", resume_step=resume_step)
+        tracker = open_run_tracker(tmp_path, "logger=tensorboard", resume_step=resume_step)
         for step in steps:
             tracker.log({"train/loss": float(step)}, step)
         tracker.finish()
@@ -365,17 +371,19 @@ def test_a_resumed_tensorboard_hides_what_is_repeated(tmp_path: Path) -> None:
     assert [event.step for event in seen.Scalars("train/loss")] == [1, 2, 3, 4]
 
 
-def test_the_documented_panels_are_those_that_wandb_keeps_columns_for() -> None:
+def test_the_documented_panels_are_the_columns_of_wandb() -> None:
     lines = (ROOT / "docs" / "tracking.md").read_text().splitlines()
     begin = lines.index("| section | chart | metrics |") + 2
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin : lines.index("", begin)]]
-    told = [(section, title, tuple(name.strip("` ") for name in names.split(","))) for section, title, names in rows]
-    assert told == [tuple(panel) for panel in PANELS]
+    documented = [
+        (section, title, tuple(name.strip("` ") for name in names.split(","))) for section, title, names in rows
+    ]
+    assert documented == [tuple(panel) for panel in PANELS]
 
 
 def test_every_panel_shows_what_is_logged() -> None:
-    newer = {"cost/speedup_over_dense", *UNIT_MACS, TIME}  # the clock's are left out there, the others were not logged
-    logged = {metric_name(name) for name in names_before()} | newer
+    newer = {"cost/speedup_over_dense", *UNIT_MACS, TIME}  # times are left out there, the other metrics were not logged
+    logged = {metric_name(name) for name in list_former_names()} | newer
     assert {metric for panel in PANELS for metric in panel.metrics} <= logged
 
 
@@ -386,7 +394,7 @@ def test_a_workspace_of_wandb_has_these_panels() -> None:
     spec = json.loads(example["workspace"]("team", "project")._to_model().model_dump_json(by_alias=True))["spec"]
     *sections, tables = spec["section"]["panelBankConfig"]["sections"]
     charts = [(section["name"], panel["config"]) for section in sections for panel in section["panels"]]
-    found = [(name, chart["chartTitle"], tuple(chart["metrics"])) for name, chart in charts]
-    assert found == [tuple(panel) for panel in PANELS]
+    panels_of_workspace = [(name, chart["chartTitle"], tuple(chart["metrics"])) for name, chart in charts]
+    assert panels_of_workspace == [tuple(panel) for panel in PANELS]
     assert {chart["xAxis"] for _, chart in charts} == {"step"}
     assert len(tables["panels"]) == 2

@@ -27,16 +27,16 @@ WALKS = {
 REFERENCES = "Reference and fast path"
 
 
-def rows(walk: str) -> list[str]:
-    """The functions of a walk, as `file:function`."""
+def list_functions(walk: str) -> list[str]:
+    """Return the functions of a walk, as `file:function`."""
     section = PAGE.split(f"## {walk}\n")[1].split("\n## ")[0]
     return [
         f"{file}:{name}" for file, name in re.findall(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", section, re.MULTILINE)
     ]
 
 
-def recorded(run: Callable[[], Any]) -> list[str]:
-    """The package's functions in the order of their calls while something runs."""
+def record_calls(run: Callable[[], Any]) -> list[str]:
+    """Return the package's functions in the order of their calls during a run."""
     calls: list[str] = []
     package = f"{PACKAGE}{os.sep}"
 
@@ -56,46 +56,46 @@ def recorded(run: Callable[[], Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
-    """What runs in a training, and in an evaluation of it under an exit rule, by the command line."""
+    """Return the calls of a training, and of its evaluation under an exit rule, by the command line."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("walk"))
-        found = {}
+        calls_by_command = {}
         for arguments in (TRAIN, EXIT):
             patch.setattr(sys, "argv", ["adadepth/run.py", *arguments])
-            found[" ".join(arguments)] = recorded(main)
-        yield found
+            calls_by_command[" ".join(arguments)] = record_calls(main)
+        yield calls_by_command
 
 
-def in_order(wanted: list[str], calls: list[str]) -> list[str]:
-    """Those of `wanted` that are not called after the one before them."""
-    place, missing = 0, []
-    for name in wanted:
+def find_misplaced(functions: list[str], calls: list[str]) -> list[str]:
+    """Return the functions that are not called after the one before them."""
+    position, missing = 0, []
+    for name in functions:
         try:
-            place = calls.index(name, place)
+            position = calls.index(name, position)
         except ValueError:
             missing.append(name)
     return missing
 
 
-def test_order_is_noticed() -> None:
-    assert in_order(["a", "b"], ["a", "c", "b"]) == []
-    assert in_order(["b", "a"], ["a", "c", "b"]) == ["a"]
+def test_a_wrong_order_is_found() -> None:
+    assert find_misplaced(["a", "b"], ["a", "c", "b"]) == []
+    assert find_misplaced(["b", "a"], ["a", "c", "b"]) == ["a"]
 
 
 def test_every_function_of_the_page_exists() -> None:
-    """The slow test below says whether they run in the order of the page."""
-    for file, name in (row.split(":") for walk in WALKS for row in rows(walk)):
+    """Check names only; the slow test below checks the order."""
+    for file, name in (row.split(":") for walk in WALKS for row in list_functions(walk)):
         words = re.findall(r"^\s*(?:def|class) (\w+)", read_source(PACKAGE / file), re.MULTILINE)
         assert set(name.split(".")) <= set(words), f"{file}: {name}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("walk", WALKS)
-def test_a_walk_leads_through_functions_that_run_in_its_order(walk: str, calls: dict[str, list[str]]) -> None:
+def test_functions_of_a_walk_run_in_its_order(walk: str, calls: dict[str, list[str]]) -> None:
     arguments, most = WALKS[walk]
-    assert len(rows(walk)) >= 5
-    assert in_order(rows(walk), calls[" ".join(arguments)]) == []
-    assert len({row.partition(":")[0] for row in rows(walk)}) <= most
+    assert len(list_functions(walk)) >= 5
+    assert find_misplaced(list_functions(walk), calls[" ".join(arguments)]) == []
+    assert len({row.partition(":")[0] for row in list_functions(walk)}) <= most
 
 
 def test_every_walk_of_the_page_is_tested() -> None:
@@ -113,7 +113,7 @@ def list_reference_lines() -> list[tuple[str, str, str, str]]:
     return table
 
 
-def test_lines_of_references_and_functions_of_the_fast_path_exist() -> None:
+def test_reference_lines_and_fast_path_functions_exist() -> None:
     table = list_reference_lines()
     assert {family for family, *_ in table} == {path.parent.name for path in PACKAGE.rglob("reference.py")}
     for family, line, file, function in table:

@@ -1,4 +1,4 @@
-"""A sweep by W&B's agents: its file, the command that an agent makes of it, and what W&B gets from a trial."""
+"""Sweeps by W&B's agents: the sweep file, the command of an agent, and the results of a trial in W&B."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 import yaml
 
 from tests.cli.support import Command, Jobs
-from tests.wandb_support import wandb_records, wandb_summary
+from tests.wandb_support import read_wandb_records, read_wandb_summary
 
 SWEEP = yaml.safe_load((Path(__file__).resolve().parents[2] / "docs" / "wandb_sweep.yaml").read_text())
 
 
-def agents_command(**values: float) -> list[str]:
-    """What follows the program's name in the command of an agent, by W&B's own code."""
+def build_agent_command(**values: float) -> list[str]:
+    """Return the arguments that an agent passes to the program, by W&B's own code."""
     utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
-    told = {"args": {name.replace("__", "."): {"value": value} for name, value in values.items()}}
-    arguments = utils.create_sweep_command_args(told)["args"]
-    made = utils.create_sweep_command(SWEEP["command"])
-    filled = [word for part in made for word in (arguments if part == "${args}" else [part])]
+    config = {"args": {name.replace("__", "."): {"value": value} for name, value in values.items()}}
+    arguments = utils.create_sweep_command_args(config)["args"]
+    words = utils.create_sweep_command(SWEEP["command"])
+    filled = [word for part in words for word in (arguments if part == "${args}" else [part])]
     return filled[filled.index("${program}") + 1 :]
 
 
@@ -28,45 +28,47 @@ TRIAL = {"trainer__learning_rate": 0.002, "model__act_penalty": 0.0005}
 
 
 def test_the_agents_arguments_are_overrides(command: Command, jobs: Jobs) -> None:
-    made = agents_command(**TRIAL)
-    assert "--trainer.learning_rate=0.002" in made, "W&B's default form"
-    command(*made).checked()
+    arguments = build_agent_command(**TRIAL)
+    assert "--trainer.learning_rate=0.002" in arguments, "W&B's default form"
+    command(*arguments).checked()
     (config,) = jobs
     assert (config.trainer.learning_rate, config.model.act_penalty) == (0.002, 0.0005)  # type: ignore[attr-defined]
     assert (config.logger.report_to, config.logger.mode, config.optimise) == (["wandb"], "online", "eval/mlm_accuracy")
 
 
 def test_every_parameter_of_the_sweep_is_a_key(command: Command, jobs: Jobs) -> None:
-    given = [f"--{name}={about.get('min', about.get('values', [0])[0])}" for name, about in SWEEP["parameters"].items()]
-    command("--config-name=act_tiny", "budget=none", *given).checked()
+    arguments = [
+        f"--{name}={spec.get('min', spec.get('values', [0])[0])}" for name, spec in SWEEP["parameters"].items()
+    ]
+    command("--config-name=act_tiny", "budget=none", *arguments).checked()
     assert len(jobs) == 1
 
 
-def test_a_flag_of_hydra_stays_one(command: Command) -> None:
-    shown = command("--config-name=act_tiny", "--cfg=job", "--trainer.max_steps=7")
-    assert (shown.status, yaml.safe_load(shown.out)["trainer"]["max_steps"]) == (0, 7)
+def test_a_flag_of_hydra_is_no_override(command: Command) -> None:
+    result = command("--config-name=act_tiny", "--cfg=job", "--trainer.max_steps=7")
+    assert (result.status, yaml.safe_load(result.out)["trainer"]["max_steps"]) == (0, 7)
     wrong = command("--config-name=act_tiny", "--trainer.max_step=7")
     assert (wrong.status, wrong.out) == (2, "")
     assert "did you mean 'trainer.max_steps'" in wrong.err
 
 
 @pytest.mark.slow
-def test_a_trial_tells_its_objective_and_keeps_what_is_asked_for(
+def test_a_trial_logs_its_objective_and_stores_the_requested_files(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_RUN_ID", "trial7")  # as the agent does
-    given = ("debug=default", "logger.mode=offline", "logger.artifacts=[report,model]")
-    command(*agents_command(**TRIAL), *given).checked()
+    overrides = ("debug=default", "logger.mode=offline", "logger.artifacts=[report,model]")
+    command(*build_agent_command(**TRIAL), *overrides).checked()
     (folder,) = tmp_path.glob("outputs/act_tiny/*")
-    assert [run.run_id for run in wandb_records(folder, "run")] == ["trial7"]
+    assert [run.run_id for run in read_wandb_records(folder, "run")] == ["trial7"]
     final = json.loads((folder / "run.json").read_text())["final_metrics"]
-    summary = wandb_summary(folder)
+    summary = read_wandb_summary(folder)
     assert summary[SWEEP["metric"]["name"]] == pytest.approx(final["eval/mlm_accuracy"])
     assert summary["halting/sentences/_type"] == summary["halting/classes/_type"] == "table-file"
     columns = {name if isinstance(value, float | int) else "" for name, value in summary.items() if name.count("/") < 2}
     assert len(columns) < 30, columns
-    kept = {artifact.name: artifact for artifact in wandb_records(folder, "artifact")}
-    files = {entry.path for entry in kept["act_tiny-model"].manifest.contents}
+    artifacts = {artifact.name: artifact for artifact in read_wandb_records(folder, "artifact")}
+    files = {entry.path for entry in artifacts["act_tiny-model"].manifest.contents}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
-    (page,) = kept["act_tiny-report"].manifest.contents
+    (page,) = artifacts["act_tiny-report"].manifest.contents
     assert page.size == (folder / "report.html").stat().st_size, "the one that says how the run ended"

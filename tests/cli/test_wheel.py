@@ -1,4 +1,4 @@
-"""What users install: wheels of adadepth and of two packages that add to it, in an environment without a clone."""
+"""Installed wheels of adadepth and of two packages that extend it, in an environment without a clone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = (
 pytestmark = pytest.mark.slow
 
 
-def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def execute(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [str(argument) for argument in arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
@@ -34,19 +34,19 @@ def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the three wheels; their dependencies are those that the tests run with."""
+    """Build a virtual environment with the three wheels; their dependencies are those of the tests."""
     folder = tmp_path_factory.mktemp("environment")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    built = command(*pip, "wheel", "--no-deps", "-w", folder / "wheels", ROOT, TOY, PLUGIN, cwd=folder)
+    built = execute(*pip, "wheel", "--no-deps", "-w", folder / "wheels", ROOT, TOY, PLUGIN, cwd=folder)
     if "No matching distribution found for poetry-core" in built.stderr:
         pytest.skip("poetry-core cannot be had")
     assert built.returncode == 0, built.stderr
-    command(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder).check_returncode()
+    execute(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder).check_returncode()
     python = folder / "venv" / "bin" / "python"
     wheels = sorted((folder / "wheels").glob("*.whl"))
     assert [wheel.name.split("-")[0] for wheel in wheels] == ["adadepth", "adadepth_reviews", "adadepth_router"]
-    command(*pip, "--python", python, "install", "--no-index", "--no-deps", *wheels, cwd=folder).check_returncode()
-    where = command(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).stdout.strip()
+    execute(*pip, "--python", python, "install", "--no-index", "--no-deps", *wheels, cwd=folder).check_returncode()
+    where = execute(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).stdout.strip()
     # A path in a .pth file brings packages, and none of the .pth files beside them, of which one is this repository's.
     Path(where, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return folder / "venv"
@@ -54,13 +54,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_toy_family_trains_through_its_entry_point(environment: Path, tmp_path: Path) -> None:
     program = environment / "bin" / "adadepth"
-    given = ("--config-name", "router_hops", f"output_dir={tmp_path / 'out'}", *SMALL)
-    done = command(program, *given, cwd=tmp_path)
+    arguments = ("--config-name", "router_hops", f"output_dir={tmp_path / 'out'}", *SMALL)
+    done = execute(program, *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (directory,) = (tmp_path / "out").glob("router_hops/*")
     assert json.loads((directory / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
     assert "Tokens left alone" in (directory / "report.html").read_text(encoding="utf-8")
-    wrong = command(program, "--config-name", "router_hops", "model.update_prise=1", cwd=tmp_path)
+    wrong = execute(program, "--config-name", "router_hops", "model.update_prise=1", cwd=tmp_path)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: model.update_prise: unknown key (did you mean 'model.update_price'?)")
 
@@ -72,35 +72,35 @@ def test_nothing_comes_from_the_repository(environment: Path, tmp_path: Path) ->
         "for place in (adadepth.__file__, adadepth_router.__file__, plugin.__file__, CONFIGS / 'act_tiny.yaml'):\n"
         "    print(place)"
     )
-    shown = command(environment / "bin" / "python", "-c", code, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    places = [Path(line) for line in shown.stdout.splitlines()]
-    assert len(places) == 4
-    assert all(place.is_file() and place.is_relative_to(environment) for place in places)
+    result = execute(environment / "bin" / "python", "-c", code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    paths = [Path(line) for line in result.stdout.splitlines()]
+    assert len(paths) == 4
+    assert all(path.is_file() and path.is_relative_to(environment) for path in paths)
 
 
 def test_the_wheel_has_all_configurations_and_is_typed(environment: Path, tmp_path: Path) -> None:
     code = "from adadepth.cli.config_files import CONFIGS; print(CONFIGS)"
-    shown = command(environment / "bin" / "python", "-c", code, cwd=tmp_path)
-    configs = Path(shown.stdout.strip())
+    result = execute(environment / "bin" / "python", "-c", code, cwd=tmp_path)
+    configs = Path(result.stdout.strip())
     shipped = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}
     assert {path.relative_to(configs) for path in configs.rglob("*.yaml")} == shipped
     assert (configs.parent / "py.typed").is_file()
-    shown = command(environment / "bin" / "python", "-m", "adadepth", "--version", cwd=tmp_path)
-    assert shown.stdout.startswith("adadepth "), shown.stderr
-    listed = command(environment / "bin" / "adadepth", cwd=tmp_path)
+    result = execute(environment / "bin" / "python", "-m", "adadepth", "--version", cwd=tmp_path)
+    assert result.stdout.startswith("adadepth "), result.stderr
+    listed = execute(environment / "bin" / "adadepth", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "  ponder_tiny  " in listed.stdout
 
 
 def test_the_wheel_has_demos_that_work_without_training(environment: Path, tmp_path: Path) -> None:
     code = "from adadepth.runtime.demos import resolve_demo; print(resolve_demo('checkpoint', 'demo:hops').parent)"
-    shown = command(environment / "bin" / "python", "-c", code, cwd=tmp_path)
-    installed, here = Path(shown.stdout.strip()), ROOT / "adadepth" / "demos"
+    result = execute(environment / "bin" / "python", "-c", code, cwd=tmp_path)
+    installed, here = Path(result.stdout.strip()), ROOT / "adadepth" / "demos"
     assert installed.is_relative_to(environment)
     stored = {path.relative_to(here): path.read_bytes() for path in here.rglob("*") if path.is_file()}
     assert {path.relative_to(installed): path.read_bytes() for path in installed.rglob("*") if path.is_file()} == stored
-    done = command(
+    done = execute(
         environment / "bin" / "adadepth", "mode=predict", "checkpoint=demo:hops", "text=>2 blue >1", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
@@ -109,7 +109,7 @@ def test_the_wheel_has_demos_that_work_without_training(environment: Path, tmp_p
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with what its owner wrote, and no clone of adadepth."""
+    """Write a folder with the files of its owner, and no clone of adadepth."""
     shutil.copytree(PLUGIN / "configs", tmp_path / "configs")
     shutil.copytree(PLUGIN / "tests", tmp_path / "tests")
     shutil.copy(PLUGIN / "reviews.csv", tmp_path)
@@ -118,9 +118,9 @@ def project(tmp_path: Path) -> Path:
 
 def test_the_example_runs_in_a_project_of_its_own(environment: Path, project: Path) -> None:
     program = (environment / "bin" / "adadepth", "--config-dir", "configs")
-    printed = command(*program, "--help", "dataset.praise_from", cwd=project)
+    printed = execute(*program, "--help", "dataset.praise_from", cwd=project)
     assert printed.stdout == "dataset.praise_from\n  stars from which a review is praise; from 2 to 5.\n  default: 4\n"
-    done = command(*program, "--config-name", "reviews", "debug=default", "dataset.cache_dir=cache", cwd=project)
+    done = execute(*program, "--config-name", "reviews", "debug=default", "dataset.cache_dir=cache", cwd=project)
     assert done.returncode == 0, done.stderr
     (record,) = project.glob("outputs/reviews/*/run.json")
     assert json.loads(record.read_text(encoding="utf-8"))["dataset_schema"] == "reviews"
@@ -135,19 +135,19 @@ def test_the_example_runs_in_a_project_of_its_own(environment: Path, project: Pa
         "debug=default",
         "dataset.cache_dir=cache",
     )
-    evaluated = command(*program, *again, cwd=project)
+    evaluated = execute(*program, *again, cwd=project)
     assert evaluated.returncode == 0, evaluated.stderr
 
 
-def test_a_slice_brings_its_configurations(environment: Path, tmp_path: Path) -> None:
+def test_a_plugin_slice_brings_its_configurations(environment: Path, tmp_path: Path) -> None:
     program = environment / "bin" / "adadepth"
-    assert "  brackets  " in command(program, cwd=tmp_path).stdout
-    given = ("--config-name", "brackets", "model=router_mini", f"output_dir={tmp_path / 'out'}", *SMALL)
-    done = command(program, *given, cwd=tmp_path)
+    assert "  brackets  " in execute(program, cwd=tmp_path).stdout
+    arguments = ("--config-name", "brackets", "model=router_mini", f"output_dir={tmp_path / 'out'}", *SMALL)
+    done = execute(program, *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "out").glob("brackets/*/tables/brackets.csv"))) == 1
 
 
-def test_the_examples_own_tests_pass(environment: Path, project: Path) -> None:
-    done = command(environment / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project)
+def test_the_tests_of_the_example_pass(environment: Path, project: Path) -> None:
+    done = execute(environment / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project)
     assert done.returncode == 0, done.stdout + done.stderr

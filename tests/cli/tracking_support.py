@@ -1,4 +1,4 @@
-"""Trackers as runs open them, and something of every kind that they log."""
+"""Support for tracker tests: trackers as runs open them, and one value of every kind that they log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from adadepth.training.tracking import open_tracker
 from tests.configs.support import configured
 
 
-def opened(directory: Path, *overrides: str, resume_step: int | None = None) -> Tracker:
-    """The tracker of a run, or of one that goes on."""
+def open_run_tracker(directory: Path, *overrides: str, resume_step: int | None = None) -> Tracker:
+    """Return the tracker of a run, or of a resumed one."""
     config = configured("act_tiny", f"output_dir={directory.parent}", *overrides)
     return open_tracker(config, Run(directory, record=read_record(directory)), resume_step)
 

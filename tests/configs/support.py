@@ -24,7 +24,7 @@ OPTIONS = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yam
 GROUPS = {path.name for folder in (CONFIGS, *config_folders()) for path in folder.iterdir() if path.is_dir()}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 BASELINES = sorted(path.stem for path in CONFIGS.glob("baseline/*.yaml"))
-# Which root takes an option of its own task; any other option belongs to the pretraining root.
+# Root for the options of one task; any other option belongs to the pretraining root.
 HOMES = {
     **{("model", name): "ponder_tiny" for name in (
         "ponder_albert_mini", "albert_mini", "pabee_mini", "ponder_albert_pretrained", "albert_pretrained",
@@ -86,7 +86,7 @@ HOMES = {
     **{(group, name): f"loop_{name}" for name in ("trace", "mano") for group in ("dataset", "trainer")},
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
 }  # fmt: skip
-# What an option needs from the user before it can run.
+# Settings that an option needs from the user before it can run.
 NEEDS = {
     ("dataset", "text"): ["dataset.path=corpus.txt"],
     ("dataset", "stream_text"): ["dataset.path=corpus.txt"],
@@ -109,16 +109,18 @@ NEEDS = {
 }
 
 
-def home(group: str, option: str) -> str:
-    """The root on which an option is tried."""
+def choose_root(group: str, option: str) -> str:
+    """Return the root on which an option is tried."""
     return HOMES.get((group, option), "act_tiny")
 
 
 def composed(root: str, *overrides: str) -> DictConfig:
-    """Compose a choice of options once a session, and set the values on a copy, with the call by which Hydra does."""
+    """Build a choice of options once a session, and set the values on a copy, with the call by which Hydra does."""
     values = [override for override in overrides if _is_value(override)]
     choices = tuple(override for override in overrides if override not in values)
-    config = pickle.loads(_chosen(root, choices, (*list_model_schemas().items(), *list_dataset_schemas().items())))
+    config = pickle.loads(
+        _compose_choices(root, choices, (*list_model_schemas().items(), *list_dataset_schemas().items()))
+    )
     for override in OverridesParser.create().parse_overrides(values):
         assert not override.is_sweep_override(), override.input_line
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
@@ -127,14 +129,14 @@ def composed(root: str, *overrides: str) -> DictConfig:
 
 
 def _is_value(override: str) -> bool:
-    """Whether a plain `key=value`: neither an option of a group nor a change of what keys there are."""
+    """Return whether an override is a plain `key=value`: no option of a group and no added or deleted key."""
     key = override.partition("=")[0]
     return key.replace(".", "").isidentifier() and not key.startswith("hydra") and key not in GROUPS
 
 
 @cache
-def _chosen(root: str, choices: tuple[str, ...], schemas: tuple[tuple[str, type], ...]) -> bytes:
-    """A root with the options chosen, pickled; composed anew when the schemas of models or data are others."""
+def _compose_choices(root: str, choices: tuple[str, ...], schemas: tuple[tuple[str, type], ...]) -> bytes:
+    """Return a root with the options chosen, pickled; another set of schemas of models or data composes again."""
     _register(schemas)
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return pickle.dumps(compose(root, overrides=list(choices), return_hydra_config=True))
@@ -150,12 +152,12 @@ def configured(root: str = "act_tiny", *overrides: str) -> ExperimentConfig:
 
 
 def write_run(folder: Path, config: ExperimentConfig, *, has_tokenizer: bool = True, name: str = "run") -> Path:
-    """What a finished run leaves, as far as an evaluation looks at it before it loads the model."""
+    """Write the files of a finished run, as far as an evaluation checks them before it loads the model."""
     run = folder / config.name / name
-    for place in ("model", "checkpoints/checkpoint-2"):
-        (run / place).mkdir(parents=True)
+    for model_folder in ("model", "checkpoints/checkpoint-2"):
+        (run / model_folder).mkdir(parents=True)
         if has_tokenizer:
-            (run / place / "tokenizer.json").write_text("{}")
+            (run / model_folder / "tokenizer.json").write_text("{}")
     (run / "run.json").write_text(json.dumps({"status": "finished"}))
     (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
     return run

@@ -1,4 +1,4 @@
-"""The shipped configurations of Adalayers: baselines that hold on every root."""
+"""Shipped configurations of Adalayers: baselines that work on every root."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ NO_TABLE = {"adalayers": NEEDS["dataset", "table"]}
         itertools.product(ADALAYERS, BASELINES), lambda case: case[0] == ADALAYERS[0] and case[1] in BASELINES[::3]
     ),
 )
-def test_what_a_baseline_sets_holds_on_every_root(root: str, baseline: str) -> None:
-    found = configured(root, f"baseline={baseline}", *NO_TABLE.get(root, []))
+def test_the_settings_of_a_baseline_apply_on_every_root(root: str, baseline: str) -> None:
+    config = configured(root, f"baseline={baseline}", *NO_TABLE.get(root, []))
     written: Any = OmegaConf.load(CONFIGS / "baseline" / f"{baseline}.yaml")
-    assert found.matched_baseline is written.get("matched_baseline", True)
+    assert config.matched_baseline is written.get("matched_baseline", True)
     is_global = not {"features", "matched_baseline"}.isdisjoint(written)
     model = written.get("model", {} if is_global else written)
     for name, value in model.items():
-        assert getattr(found.model, str(name)) == value
+        assert getattr(config.model, str(name)) == value
     for name, value in written.get("trainer", {}).items():
-        assert getattr(found.trainer, name) == value
+        assert getattr(config.trainer, name) == value
 
 
 @pytest.mark.parametrize("root", quick_one_in(9, ADALAYERS))

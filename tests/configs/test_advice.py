@@ -1,4 +1,4 @@
-"""What messages of a composition advise, laid on the command that they are about: the command is then right."""
+"""Advice in messages of a composition, applied to the command it is about: the command is then valid."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from adadepth.errors import ConfigError
 from adadepth.models.registry import families, family
 from adadepth.report.run_files import RunFiles
 from adadepth.report.verdict import NEEDED, target
-from tests.advice_support import advised, as_pattern, composition, follow, templates, texts
+from tests.advice_support import compile_pattern, compose_command, follow, list_templates, list_texts, parse_advice
 from tests.configs.support import ROOTS, composed, configured
 from tests.marks_support import mostly_slow, quick_one_in
 
-# A command that is wrong, and the alternatives that its message advises: each is all that has to be changed.
+# A wrong command, and the alternatives that its message advises: each of them repairs the command.
 ADVICE: list[tuple[str, list[str]]] = [
     ("act_tiny budget=depth model.act_penalty=0.1", ["model.act_penalty=0", "budget=none budget.target=null"]),
     ("act_maze budget.target=4 model.act_penalty=0.1", ["model.act_penalty=0", "budget=none budget.target=null"]),
@@ -149,8 +149,8 @@ ADVICE: list[tuple[str, list[str]]] = [
 
 
 @cache
-def message(command: str) -> str:
-    """Return what is said of a wrong command."""
+def compose_message(command: str) -> str:
+    """Return the message of a wrong command."""
     root, *overrides = shlex.split(command)
     with pytest.raises(ConfigError) as caught:
         configured(root, *overrides)
@@ -162,15 +162,15 @@ def message(command: str) -> str:
     mostly_slow(ADVICE, lambda row: ADVICE.index(row) % 16 == 0),
     ids=[command for command, _ in ADVICE],
 )
-def test_an_advised_override_is_all_that_has_to_be_changed(command: str, expected: list[str]) -> None:
-    config = composition(command)
-    found = [advice for line in message(command).splitlines() for advice in advised(line, config)]
-    assert found == expected
-    for advice in found:
-        configured(*_flat(follow(command, advice)))
+def test_an_advised_override_repairs_its_command(command: str, expected: list[str]) -> None:
+    config = compose_command(command)
+    alternatives = [advice for line in compose_message(command).splitlines() for advice in parse_advice(line, config)]
+    assert alternatives == expected
+    for advice in alternatives:
+        configured(*_flatten(follow(command, advice)))
 
 
-# What is advised once data or a model are read: a part of the text, and a command on which it is laid.
+# Advice given after data or a model are read: a part of the text, and a command to which it applies.
 LATER: list[tuple[str, str]] = [
     ("use dataset.problem=regression 'dataset.metrics=[pearson,mse]'", "finetune dataset=table dataset.path=x"),
     ("tokenizer.path=null", "act_tiny tokenizer=albert"),
@@ -190,13 +190,13 @@ LATER: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("part", "command"), quick_one_in(3, LATER))
-def test_what_is_advised_later_composes(part: str, command: str) -> None:
-    assert any(part in text for _, text, _ in texts())
-    found = advised(f"{command.partition('=')[0].split()[-1]}: {part.replace('{}', '2')}")
-    assert found
-    for advice in found:
+def test_advice_of_later_messages_composes(part: str, command: str) -> None:
+    assert any(part in text for _, text, _ in list_texts())
+    alternatives = parse_advice(f"{command.partition('=')[0].split()[-1]}: {part.replace('{}', '2')}")
+    assert alternatives
+    for advice in alternatives:
         if advice != "resume=latest":  # there is no run: tests/cli/test_readme.py continues one
-            configured(*_flat(follow(command, advice)))
+            configured(*_flatten(follow(command, advice)))
 
 
 NEEDS_DATA = ("adalayers", "conll_tagger", "finetune", "loop_retrofit", "exit_retrofit")  # no data or weights
@@ -206,37 +206,37 @@ NEEDS_DATA = ("adalayers", "conll_tagger", "finetune", "loop_retrofit", "exit_re
     [root for root in ROOTS if root not in NEEDS_DATA],
     lambda root: root in ("act_tiny", "ponder_tiny", "ponder_parity")
 ))  # fmt: skip
-def test_what_may_help_where_depth_does_not_adapt_composes(root: str) -> None:
-    """What a family advises, on every configuration of it: a warning of each of their runs says it."""
+def test_advice_for_depth_that_does_not_adapt_composes(root: str) -> None:
+    """Check the advice of a family, which warnings of its runs repeat, on every configuration of it."""
     config = configured(root)
     most = get_max_updates(config)
     advice = (family(config.model.name).advice or "").replace("DEPTH", str(max(1, round((most or 2) / 2))))
-    for one in advised(f"warning: {advice}"):
+    for one in parse_advice(f"warning: {advice}"):
         if config.budget.target is None or not one.startswith("budget."):
-            configured(*_flat(follow(root, one)))
+            configured(*_flatten(follow(root, one)))
 
 
 @pytest.mark.parametrize("name", quick_one_in(4, families()))
-def test_the_option_that_a_family_names_is_of_it(name: str) -> None:
+def test_the_advised_option_belongs_to_its_family(name: str) -> None:
     option = family(name).option
     assert option is not None
     assert composed("act_cola", f"model={option}").model.name == name
 
 
-@pytest.mark.parametrize(("command", "unit", "wanted"), quick_one_in(2, [
+@pytest.mark.parametrize(("command", "unit", "expected"), quick_one_in(2, [
     ("act_tiny model=albert_act_mini budget.target=3", "updates", 3.0),
     ("act_wikitext2 model.num_hidden_layers=12 budget.target=7.1", "updates", 7.1),
     ("act_maze budget=work", "macs", 0.5),
     ("ponder_tiny model.kl_penalty_factor=0 budget.target=3", "updates", 3.0),
 ]))  # fmt: skip
-def test_what_fits_a_model_to_a_missed_target_composes(command: str, unit: str, wanted: float) -> None:
-    """The report of a run whose depth missed its target has a whole command, in the unit of the target."""
+def test_the_command_for_a_missed_target_composes(command: str, unit: str, expected: float) -> None:
+    """Check the whole command in the report of a run whose depth missed its target, in the unit of the target."""
     root, *overrides = shlex.split(command)
     halting = {"unit": "token", "max_depth": 12, "classes": {"all": {"mean": 9.0}}, "cost": {NEEDED: 0.9}}
     files = RunFiles(
         directory=Path("outputs/a (b), c/RUN"),
         run={"command": shlex.join(["python", "adadepth/run.py", "--config-name", root, *overrides])},
-        config={"budget": {"target": wanted, "unit": unit}, "task": str(configured(root, *overrides).task)},
+        config={"budget": {"target": expected, "unit": unit}, "task": str(configured(root, *overrides).task)},
         metrics=[],
         halting=halting,
         sentences=[],
@@ -250,14 +250,14 @@ def test_what_fits_a_model_to_a_missed_target_composes(command: str, unit: str, 
     assert (python, script, words[:2]) == ("python", "adadepth/run.py", ["--config-name", root])
     config = configured(root, *words[2:])
     assert config.checkpoint == str(files.directory)
-    assert (config.budget.targets, config.budget.unit) == ([wanted], unit)
+    assert (config.budget.targets, config.budget.unit) == ([expected], unit)
 
 
-def _flat(command: tuple[str, list[str]]) -> list[str]:
+def _flatten(command: tuple[str, list[str]]) -> list[str]:
     return [command[0], *command[1]]
 
 
-# Overrides that stand for a value of the user's, and texts that say what is, and not what to do.
+# Overrides that stand for a value of the user's, and texts that state facts instead of advice.
 EXEMPT = {
     "export.format=gguf needs rope_parameters.rope_type=default": "the checkpoint's own value",
     "exit_rules=[{}] fits them": "tests/training/test_fitted_exit_rule.py follows it",
@@ -340,15 +340,15 @@ EXEMPT = {
 }  # fmt: skip
 
 
-def test_no_advice_goes_untested() -> None:
-    """A new text that advises an override or a command gets a row of `ADVICE` or `LATER`, or a reason here."""
-    lines = [line for command, _ in ADVICE for line in message(command).splitlines()]
+def test_all_advice_is_tested() -> None:
+    """Check that every text that advises something has a row of `ADVICE` or `LATER`, or a reason here."""
+    lines = [line for command, _ in ADVICE for line in compose_message(command).splitlines()]
     parts = [*EXEMPT, *(part for part, _ in LATER)]
     unknown = [
         (path, text)
-        for path, text in templates()
-        if not any(part in text for part in parts) and not any(map(as_pattern(text).search, lines))
+        for path, text in list_templates()
+        if not any(part in text for part in parts) and not any(map(compile_pattern(text).search, lines))
     ]
     assert not unknown
-    stale = [part for part in EXEMPT if not any(part in text for _, text in templates())]
+    stale = [part for part in EXEMPT if not any(part in text for _, text in list_templates())]
     assert not stale

@@ -1,4 +1,4 @@
-"""Settings of data: which models read them, what is measured of them, and what a run takes from its files."""
+"""Settings of data: models that read them, metrics, and values that a run takes from its files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 
 
-def test_columns_by_name_are_those_that_runs_wrote_out_before() -> None:
-    """So that a run goes on, and is the same run of a grid, whether its file names the columns or not."""
-    given = ("ponder_tiny", "dataset=table", "dataset.path=x")
-    by_name = configured(*given)
-    written = configured(*given, "dataset.text_columns=[sentence]", "dataset.label_column=label")
-    other = configured(*given, "dataset.text_columns=[text]")
+def test_default_columns_equal_those_that_older_runs_wrote() -> None:
+    """Check that a run resumes, and is the same run of a grid, whether its file names the columns or not."""
+    overrides = ("ponder_tiny", "dataset=table", "dataset.path=x")
+    by_name = configured(*overrides)
+    written = configured(*overrides, "dataset.text_columns=[sentence]", "dataset.label_column=label")
+    other = configured(*overrides, "dataset.text_columns=[text]")
     assert (by_name.dataset.text_columns, by_name.dataset.label_column) == (None, None)
     assert hash_result_settings(by_name) == hash_result_settings(written) != hash_result_settings(other)
 
@@ -31,18 +31,18 @@ def test_token_tasks_select_on_their_accuracy(root: str) -> None:
 @pytest.mark.parametrize("dataset", quick_one_in(4, ["ud_pos", "wikiann", "conll2003", "tagging_table"]))
 @pytest.mark.parametrize("model", ["albert_act_mini", "albert_act_pretrained"])
 def test_act_takes_every_tagging_data_set(dataset: str, model: str) -> None:
-    given = ["dataset.path=folder"] if dataset == "tagging_table" else []
-    assert configured("act_pos", f"dataset={dataset}", f"model={model}", *given).model.name == "albert_act"
+    overrides = ["dataset.path=folder"] if dataset == "tagging_table" else []
+    assert configured("act_pos", f"dataset={dataset}", f"model={model}", *overrides).model.name == "albert_act"
 
 
-def test_the_sequence_form_of_pointers_is_for_every_family() -> None:
+def test_every_family_takes_pointers_as_sequences() -> None:
     for model in ("ponder_albert_mini", "pabee_mini", "albert_mini"):
         config = configured("ponder_tiny", "dataset=hops_sequence", f"model={model}")
         assert get_problem(config.dataset) == "classification"
         assert "accuracy" in list_evaluation_metrics(config)
 
 
-def test_an_evaluation_measures_what_is_named() -> None:
+def test_an_evaluation_has_the_named_metrics() -> None:
     assert list_evaluation_metrics(configured("act_squad")) == (
         "loss", "task_loss", "ponder_loss", "score", "exact_match", "f1",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What came from the environment is written as where it came from, in every file of a run; a run goes on with it."""
+"""Values from environment variables: files of a run store the reference, and a resumed run resolves it again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.pages_support import read_report
 SECRET = "hunter2-of-the-cluster"
 
 
-def test_a_runs_files_say_where_a_value_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runs_files_have_references_instead_of_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", SECRET)
     node = composed("act_tiny")
     node.logger.entity = "team-${oc.env:TOKEN}"
@@ -35,14 +35,14 @@ def test_a_runs_files_say_where_a_value_came_from(tmp_path: Path, monkeypatch: p
         run.update(data={"tokenizer": {"path": SECRET}})
     for path in tmp_path.iterdir():
         assert SECRET not in path.read_text()
-    assert SECRET not in str(get_plain_settings(config))  # what trackers are told
+    assert SECRET not in str(get_plain_settings(config))  # the settings of trackers
     written = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert written["logger"]["entity"] == "team-${oc.env:TOKEN}"
     assert OmegaConf.load(tmp_path / "config.yaml").logger.group == f"team-{SECRET}"  # read again
 
 
-def test_an_error_says_where_a_value_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not wherever a short value stands by chance."""
+def test_an_error_has_references_instead_of_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that references replace values, but not wherever a short value occurs by chance."""
     monkeypatch.setenv("TOKEN", SECRET)
     monkeypatch.setenv("LONGER", f"{SECRET}-2")
     monkeypatch.setenv("SHORT", "1")
@@ -53,14 +53,14 @@ def test_an_error_says_where_a_value_came_from(tmp_path: Path, monkeypatch: pyte
     config = build_config(node)
     with pytest.raises(DataError), open_run(config, tmp_path):
         raise DataError(f"https://hub/{SECRET}/x: 11 of 1 failed, {SECRET}-2 too")
-    told = "DataError: https://hub/${oc.env:TOKEN}/x: 11 of 1 failed, ${oc.env:LONGER} too"
-    assert read_record(tmp_path)["error"] == told
+    message = "DataError: https://hub/${oc.env:TOKEN}/x: 11 of 1 failed, ${oc.env:LONGER} too"
+    assert read_record(tmp_path)["error"] == message
 
 
 def test_a_path_that_contains_a_value_is_written_with_its_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the folder of a run whose name comes from the environment."""
+    """Check the folder of a run whose name comes from the environment."""
     monkeypatch.setenv("TOKEN", SECRET)
     monkeypatch.setattr("sys.argv", ["run.py", "name=x-${oc.env:TOKEN}", f"checkpoint=out/x-{SECRET}/run"])
     node = composed("act_tiny")
@@ -76,7 +76,7 @@ def test_a_path_that_contains_a_value_is_written_with_its_reference(
     assert get_plain_settings(config)["rival_of"] == "out/x-${oc.env:TOKEN}/run"
 
 
-def test_the_words_of_the_program_stay_whatever_a_value_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_the_program_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGE", "train")
     node = composed("act_tiny")
     node.logger.group = "${oc.env:STAGE}"
@@ -85,7 +85,7 @@ def test_the_words_of_the_program_stay_whatever_a_value_is(tmp_path: Path, monke
     assert (read_record(tmp_path)["mode"], read_record(tmp_path)["status"]) == ("train", "finished")
 
 
-def test_the_next_configuration_has_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_configuration_forgets_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", SECRET)
     node = composed("act_tiny")
     node.logger.entity = "${oc.env:TOKEN}"
@@ -100,7 +100,7 @@ def test_the_next_configuration_has_nothing_of_it(monkeypatch: pytest.MonkeyPatc
         "a ${oc.create:${oc.env:TOKEN}} b", "${logger.tags.0}", "${oc.deprecated:logger.entity}",
     ],
 )  # fmt: skip
-def test_whatever_leads_to_the_environment_is_written_as_it_was(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indirect_references_are_written_unresolved(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "sekretvalue")
     node = OmegaConf.create({"logger": {"entity": "${oc.env:TOKEN}", "tags": ["${oc.env:TOKEN}"], "group": written}})
     record_env_references(node)
@@ -112,7 +112,7 @@ def test_whatever_leads_to_the_environment_is_written_as_it_was(written: str, mo
     assert OmegaConf.create({"a": "${oc.env:TOKEN}"}).a == "sekretvalue"  # the resolver is OmegaConf's own again
 
 
-def test_what_does_not_lead_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_interpolations_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "sekretvalue")
     node = OmegaConf.create(
         {"name": "run", "group": "${name}", "bad": "${oc.select:${gone}}", "env": "${oc.env:TOKEN}"}

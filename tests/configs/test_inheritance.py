@@ -1,4 +1,4 @@
-"""An evaluation of a run takes its data, tokenizer and context from the run, unless the command line gives others."""
+"""Data, tokenizer and context of an evaluation: those of the run, unless the command line sets them."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from tests.configs.support import composed, configured, write_run
 from tests.marks_support import quick_one_in
 
 
-def evaluated(root: str, checkpoint: Path | str, *overrides: str) -> ExperimentConfig:
+def configure_evaluation(root: str, checkpoint: Path | str, *overrides: str) -> ExperimentConfig:
     return configured(root, "mode=evaluate", f"checkpoint={checkpoint}", *overrides)
 
 
-@pytest.mark.parametrize("place", quick_one_in(2, ["", "model", "checkpoints/checkpoint-2"]))
-def test_data_and_tokenizer_are_those_of_the_run(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("folder", quick_one_in(2, ["", "model", "checkpoints/checkpoint-2"]))
+def test_data_and_tokenizer_are_those_of_the_run(tmp_path: Path, folder: str) -> None:
     trained = configured(
         "act_tiny", "dataset=text", "dataset.path=a.txt", "dataset.masking.max_ngram=2", "tokenizer=albert"
     )
     run = write_run(tmp_path, trained)
-    config = evaluated("act_tiny", run / place)
+    config = configure_evaluation("act_tiny", run / folder)
     assert config.dataset == trained.dataset
     assert isinstance(config.dataset, CorpusConfig)
-    own = run / (place or "model")
-    assert config.tokenizer == dataclasses.replace(trained.tokenizer, path=str(own))
+    tokenizer_folder = run / (folder or "model")
+    assert config.tokenizer == dataclasses.replace(trained.tokenizer, path=str(tokenizer_folder))
     assert config.trainer == configured("act_tiny").trainer
 
 
-def test_the_newest_run_is_inherited_from(tmp_path: Path) -> None:
+def test_the_newest_run_is_inherited(tmp_path: Path) -> None:
     for name, length in (("1", 16), ("2", 24)):
         write_run(tmp_path, configured("act_tiny", f"dataset.sequence_length={length}"), name=name)
-    config = evaluated("act_tiny", "latest", f"output_dir={tmp_path}")
+    config = configure_evaluation("act_tiny", "latest", f"output_dir={tmp_path}")
     assert config.dataset.sequence_length == 24
 
 
 def test_a_key_of_the_command_line_wins_over_the_run(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("ponder_tiny", "dataset=table", "dataset.path=folder", "dataset.held_out=0.1",
                                          "dataset.evaluation_splits=[held_out]"))  # fmt: skip
-    config = evaluated(
+    config = configure_evaluation(
         "ponder_cola", run, "dataset.max_evaluation_examples=7", "trainer.metric_for_best_model=eval_score"
     )
     assert isinstance(config.dataset, LabelledConfig)
@@ -59,48 +59,48 @@ def test_a_key_of_the_command_line_wins_over_the_run(tmp_path: Path) -> None:
     assert config.dataset.max_evaluation_examples == 7
 
 
-def test_a_key_that_the_data_of_the_run_lack_is_named_whole(tmp_path: Path) -> None:
+def test_a_key_that_the_data_of_the_run_lack_is_named_in_full(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("act_tiny"))
     with pytest.raises(OmegaConfBaseException) as caught:
-        evaluated("ponder_cola", run, "dataset.text_columns=[a]")
+        configure_evaluation("ponder_cola", run, "dataset.text_columns=[a]")
     line = format_config_error(caught.value, list)
     assert line == "dataset.text_columns: this dataset has no such key; other options of the group have it"
 
 
-def test_a_group_of_the_command_line_is_taken_whole(tmp_path: Path) -> None:
+def test_a_group_of_the_command_line_replaces_the_inherited_one(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("act_tiny", "dataset=text", "dataset.path=a.txt", "tokenizer.vocab_size=99"))
-    config = evaluated("act_tiny", run, "dataset=python_docs", "tokenizer=albert")
+    config = configure_evaluation("act_tiny", run, "dataset=python_docs", "tokenizer=albert")
     plain = configured("act_tiny", "dataset=python_docs", "tokenizer=albert")
     assert (config.dataset, config.tokenizer) == (plain.dataset, plain.tokenizer)
-    kept = evaluated("act_tiny", run, "dataset=python_docs")
-    assert kept.tokenizer == TokenizerConfig(path=str(run / "model"), vocab_size=99)
+    inherited = configure_evaluation("act_tiny", run, "dataset=python_docs")
+    assert inherited.tokenizer == TokenizerConfig(path=str(run / "model"), vocab_size=99)
 
 
-def test_files_take_the_place_of_the_hub(tmp_path: Path) -> None:
+def test_local_files_replace_the_hub(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("par_wikitext2"))
-    assert evaluated("par_tiny", run).dataset == configured("par_wikitext2").dataset
-    config = evaluated("par_tiny", run, "dataset.path=folder")
+    assert configure_evaluation("par_tiny", run).dataset == configured("par_wikitext2").dataset
+    config = configure_evaluation("par_tiny", run, "dataset.path=folder")
     assert isinstance(config.dataset, StreamConfig)
     assert (config.dataset.source, config.dataset.path) == ("local", "folder")
 
 
 def test_context_is_inherited_key_by_key(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("par_base"))
-    config = evaluated("par_tiny", run, "context.memory_length=8")
+    config = configure_evaluation("par_tiny", run, "context.memory_length=8")
     assert config.context == ContextConfig(memory_length=8, clamp_length=400, same_length=True)
 
 
-def test_a_run_whose_tokenizer_is_not_beside_its_model_names_it(tmp_path: Path) -> None:
+def test_a_missing_tokenizer_of_a_run_is_named(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("act_tiny", "tokenizer=albert"), has_tokenizer=False)
-    assert evaluated("act_tiny", run).tokenizer.path == "albert/albert-base-v2"
+    assert configure_evaluation("act_tiny", run).tokenizer.path == "albert/albert-base-v2"
 
 
 @pytest.mark.parametrize("checkpoint", quick_one_in(2, ["some/set", "elsewhere/model", "latest"]))
-def test_what_is_no_run_leaves_the_configuration_as_it_is(tmp_path: Path, checkpoint: str) -> None:
+def test_a_checkpoint_without_a_run_changes_no_settings(tmp_path: Path, checkpoint: str) -> None:
     write_run(tmp_path, configured("act_tiny", "dataset.sequence_length=16"))
     (tmp_path / "elsewhere" / "model").mkdir(parents=True)
-    given = ("mode=evaluate", f"checkpoint={tmp_path / checkpoint if 'else' in checkpoint else checkpoint}")
-    config = configured("act_tiny", *given, f"output_dir={tmp_path}/none")
+    overrides = ("mode=evaluate", f"checkpoint={tmp_path / checkpoint if 'else' in checkpoint else checkpoint}")
+    config = configured("act_tiny", *overrides, f"output_dir={tmp_path}/none")
     plain = configured("act_tiny")
     assert (config.dataset, config.tokenizer) == (plain.dataset, plain.tokenizer)
 
@@ -111,23 +111,23 @@ GATED = ("model.prelude=0", "model.gate=true", "model.objective=gate", "model.ex
 def test_model_settings_are_those_of_the_run(tmp_path: Path) -> None:
     trained = configured("loop_tiny", *GATED)
     run = write_run(tmp_path, trained)
-    assert evaluated("loop_tiny", run).model == trained.model
-    assert evaluated("loop_tiny", run, "debug=default").model == trained.model
-    assert evaluated("loop_tiny", run, "model=looped_mini").model == trained.model
-    changed = evaluated("loop_tiny", run, "model.exit_rule=quantile:0.5:1", "model.num_loops=3").model
+    assert configure_evaluation("loop_tiny", run).model == trained.model
+    assert configure_evaluation("loop_tiny", run, "debug=default").model == trained.model
+    assert configure_evaluation("loop_tiny", run, "model=looped_mini").model == trained.model
+    changed = configure_evaluation("loop_tiny", run, "model.exit_rule=quantile:0.5:1", "model.num_loops=3").model
     assert changed == dataclasses.replace(trained.model, exit_rule="quantile:0.5:1", num_loops=3)
 
 
-def test_of_null_settings_on_the_command_line_only_the_exit_rule_changes_a_checkpoint(tmp_path: Path) -> None:
+def test_among_null_settings_only_the_exit_rule_changes_a_checkpoint(tmp_path: Path) -> None:
     trained = configured("loop_tiny", *GATED, "model.num_key_value_heads=2")
     run = write_run(tmp_path, trained)
-    model = evaluated("loop_tiny", run, "model.exit_rule=null", "model.num_key_value_heads=null").model
+    model = configure_evaluation("loop_tiny", run, "model.exit_rule=null", "model.num_key_value_heads=null").model
     assert model == dataclasses.replace(trained.model, exit_rule=None)
 
 
 def test_a_model_of_another_family_is_not_inherited(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("ponder_cola"))
-    assert evaluated("act_cola", run).model == configured("act_cola").model
+    assert configure_evaluation("act_cola", run).model == configured("act_cola").model
 
 
 def test_a_setting_that_no_longer_exists_is_not_inherited(tmp_path: Path) -> None:
@@ -135,24 +135,24 @@ def test_a_setting_that_no_longer_exists_is_not_inherited(tmp_path: Path) -> Non
     file = write_run(tmp_path, trained) / "config.yaml"
     file.write_text(file.read_text().replace("  prelude: 0\n", "  prelude: 0\n  abandoned: 1\n"))
     assert "abandoned" in file.read_text()
-    assert evaluated("loop_tiny", file.parent).model == trained.model
+    assert configure_evaluation("loop_tiny", file.parent).model == trained.model
 
 
-def test_the_target_of_a_configuration_does_not_refuse_a_checkpoint(tmp_path: Path) -> None:
+def test_the_default_target_of_a_configuration_refuses_no_checkpoint(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("act_hops", "budget=none", "model.act_penalty=0.01"))
-    assert evaluated("act_hops", run).model.act_penalty == 0.01
+    assert configure_evaluation("act_hops", run).model.act_penalty == 0.01
 
 
-def test_a_line_says_what_is_inherited(tmp_path: Path) -> None:
+def test_a_line_reports_the_inherited_groups(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("act_tiny"))
 
-    def line(*overrides: str) -> str | None:
+    def describe(*overrides: str) -> str | None:
         config = composed("act_tiny", *overrides)
         return describe_inheritance(config, frozenset(list_overridden_keys(config)))
 
-    given = ("mode=evaluate", f"checkpoint={run}")
-    assert line(*given) == f"dataset, tokenizer, context, model as in {run}"
-    assert line(*given, "tokenizer=albert", "dataset.sequence_length=16") == (
+    evaluation = ("mode=evaluate", f"checkpoint={run}")
+    assert describe(*evaluation) == f"dataset, tokenizer, context, model as in {run}"
+    assert describe(*evaluation, "tokenizer=albert", "dataset.sequence_length=16") == (
         f"dataset, context, model as in {run}, except dataset.sequence_length"
     )
-    assert line() is None
+    assert describe() is None

@@ -1,4 +1,4 @@
-"""Ranges and combinations of settings: what is refused, in which words, all at once; and what is allowed."""
+"""Ranges and combinations of settings: all refused ones with their messages at once, and the allowed ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adadepth.errors import ConfigError, UserError, nearest
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 
-# A command, and a part of the one line that is said of it.
+# A command, and a part of the one line of its error.
 MISTAKES = [
     # ---- ranges and combinations of any run
     ("act_tiny model.act_penalty=-0.1", "model.act_penalty=-0.1: must be at least 0"),
@@ -111,7 +111,7 @@ MISTAKES = [
     ("ponder_tiny dataset.metrics=[evaluate:accuracy] runtime.trust_remote_code=true trainer.greater_is_better=false",
      "trainer.greater_is_better=false: trainer.metric_for_best_model=eval_score is better if higher"),
     ("act_tiny +trainer.foo=1", "trainer.foo: unknown key"),
-    # ---- sizes that nobody has, before they are counted out
+    # ---- impossible sizes, refused before anything is allocated
     ("loop_hops model.num_loops=1000000000", "model.num_loops=1000000000: "),
     ("loop_hops model.core=100000", "model.core=100000: must be at most 4096"),
     ("act_tiny model.num_hidden_layers=1000000", "model.num_hidden_layers=1000000: must be at most 4096"),
@@ -345,32 +345,32 @@ ALLOWED = [
 ]
 
 
-def laid(command: str) -> ExperimentConfig:
+def configure_command(command: str) -> ExperimentConfig:
     """Return the checked configuration of a command."""
     return configured(*shlex.split(command))
 
 
 @pytest.mark.parametrize(("command", "message"), quick_one_in(4, MISTAKES), ids=[command for command, _ in MISTAKES])
-def test_a_mistake_is_refused_in_one_line(command: str, message: str) -> None:
+def test_a_mistake_is_a_one_line_error(command: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        laid(command)
+        configure_command(command)
     assert len([line for line in str(caught.value).splitlines() if message in line]) == 1, caught.value
 
 
 @pytest.mark.parametrize("command", ALLOWED)
-def test_the_edges_are_allowed(command: str) -> None:
-    laid(command)
+def test_limits_of_ranges_are_allowed(command: str) -> None:
+    configure_command(command)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        laid("act_tiny budget=none seed=-1 model.act_penalty=-1 trainer.learning_rate=-1 mode=report")
+        configure_command("act_tiny budget=none seed=-1 model.act_penalty=-1 trainer.learning_rate=-1 mode=report")
     assert len(str(caught.value).splitlines()) == 4
 
 
 @pytest.mark.parametrize(("value", "hint"), [
     ("refrence", " (did you mean 'reference'?)"), ("xyz", ""), (3, ""), ("Penalty", " (did you mean 'penalty'?)"),
 ])  # fmt: skip
-def test_nearest(value: object, hint: str) -> None:
+def test_the_nearest_name_is_proposed(value: object, hint: str) -> None:
     assert nearest(value, ["reference", "penalty", "forced"]) == hint
     assert issubclass(ConfigError, UserError)

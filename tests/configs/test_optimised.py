@@ -1,4 +1,4 @@
-"""Which metrics can be asked for: every one that a run of any family has had."""
+"""Metrics that `optimise` accepts: every one that a run of any family has logged."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LOGGED = [*BEFORE.glob("*/evaluated.json"), *BEFORE.glob("*/finished/**/run.json
 
 
 @pytest.mark.parametrize("path", LOGGED, ids=lambda path: str(path.relative_to(BEFORE)))
-def test_whatever_a_run_has_had_can_be_asked_for(path: Path) -> None:
-    found = json.loads(path.read_text())
-    names = {metric_name(name) for name in found.get("final_metrics", found) if not name.startswith("eval/")}
+def test_every_logged_metric_is_accepted(path: Path) -> None:
+    record = json.loads(path.read_text())
+    names = {metric_name(name) for name in record.get("final_metrics", record) if not name.startswith("eval/")}
     assert names
     assert not {name for name in names if not may_be_logged(name)}
 
 
-@pytest.mark.parametrize(("name", "given"), [
+@pytest.mark.parametrize(("name", "overrides"), [
     ("halting/a_class_of_the_data/mean", ()), ("cost/speedup_over_dense", ("trainer.halting_statistics=false",)),
     ("train/ponder_loss", ()), ("budget/measured", ("budget=depth", "budget.target=2", "model.act_penalty=0")),
 ])  # fmt: skip
-def test_what_may_come_of_a_run_is_accepted(name: str, given: tuple[str, ...]) -> None:
-    assert configured("act_tiny", f"optimise={name}", *given).optimise == name
+def test_metrics_that_depend_on_settings_are_accepted(name: str, overrides: tuple[str, ...]) -> None:
+    assert configured("act_tiny", f"optimise={name}", *overrides).optimise == name

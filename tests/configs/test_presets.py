@@ -1,4 +1,4 @@
-"""`preset=paper` makes the published run of a configuration, and of nothing else."""
+"""The option `preset=paper`: the published run of a configuration, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.marks_support import mostly_slow, quick_one_in
 PAPER = CONFIGS / "preset" / "paper"
 PUBLISHED = list_published_configs([CONFIGS])
 TINY = ("act_tiny", "ponder_tiny", "adalayers_tiny", "par_tiny", "trm_tiny")
-# What the same run is without the word.
+# The same run without the preset.
 WRITTEN_OUT = {
     **{f"act_{size}": ("act_cola", "task=pretrain", f"model=albert_act_{size}", "dataset=wikipedia_bookcorpus",
                        "tokenizer=albert", "trainer=albert_phase1", "optimise=eval/loss")
@@ -38,33 +38,33 @@ GRIDS = [f"act_{task}" for task in GLUE]
 AS_THEY_ARE = sorted(set(PUBLISHED) - set(WRITTEN_OUT) - set(GRIDS) - {"ponder_parity"})
 
 
-def published(name: str, *overrides: str) -> dict[str, Any]:
+def configure_published(name: str, *overrides: str) -> dict[str, Any]:
     """Return the settings of a configuration's published run, without its name."""
-    return nameless(name, f"preset=paper/{name}", *overrides)
+    return configure_without_name(name, f"preset=paper/{name}", *overrides)
 
 
-def nameless(root: str, *overrides: str) -> dict[str, Any]:
+def configure_without_name(root: str, *overrides: str) -> dict[str, Any]:
     settings = dataclasses.asdict(configured(root, *overrides))
     del settings["name"]
     return settings
 
 
 @pytest.mark.parametrize("name", mostly_slow(WRITTEN_OUT, ("act_tiny", "ponder_rte", "par_network").__contains__))
-def test_the_word_is_the_run_written_out(name: str) -> None:
-    assert published(name) == nameless(*WRITTEN_OUT[name])
+def test_the_preset_equals_the_settings_written_out(name: str) -> None:
+    assert configure_published(name) == configure_without_name(*WRITTEN_OUT[name])
 
 
 @pytest.mark.parametrize("name", quick_one_in(6, AS_THEY_ARE))
 def test_some_configurations_are_the_published_run(name: str) -> None:
     assert {"par_base", "trm_sudoku_extreme", "trm_maze_hard", "adalayers_imdb_bart"} <= set(AS_THEY_ARE)
-    assert published(name) == nameless(name)
+    assert configure_published(name) == configure_without_name(name)
 
 
 @pytest.mark.parametrize("name", quick_one_in(2, ["act_cola", "act_wnli"]))
 def test_published_fine_tuning_is_a_grid(name: str) -> None:
     assert sorted(GRIDS) == sorted(set(PUBLISHED) & set(GRIDS))
     assert composed(name, f"preset=paper/{name}").hydra.sweeper == composed(name, "sweep=glue").hydra.sweeper
-    assert published(name) == nameless(name, "sweep=glue")
+    assert configure_published(name) == configure_without_name(name, "sweep=glue")
 
 
 @pytest.mark.parametrize("name", mostly_slow(PUBLISHED, lambda name: name in (*QUICK, "ponder_parity")))
@@ -90,7 +90,7 @@ def test_the_command_line_wins_over_the_published_run() -> None:
 
 
 @pytest.mark.parametrize("flags", [["--config-name", "act_tiny"], ["--config-name=act_tiny"], ["-cn", "act_tiny"]])
-def test_the_configuration_is_named_in_the_word(flags: list[str]) -> None:
+def test_the_preset_names_its_configuration(flags: list[str]) -> None:
     assert arguments([*flags, "preset=paper", "seed=1"]) == [*flags, "preset=paper/act_tiny", "seed=1"]
 
 
@@ -103,11 +103,11 @@ def test_the_configuration_is_named_in_the_word(flags: list[str]) -> None:
     ("name=paper", "name=paper"),
     ("dataset.path=preset=paper", "dataset.path=preset=paper"),
 ])  # fmt: skip
-def test_nothing_else_is_changed(override: str, expanded: str) -> None:
+def test_the_preset_changes_no_other_settings(override: str, expanded: str) -> None:
     assert expand_preset(override, "trm_tiny") == expanded
 
 
-def test_a_run_says_which_configuration_is_meant(tmp_path: Path) -> None:
+def test_a_run_records_its_published_configuration(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text('{"config_name": "par_tiny"}', encoding="utf-8")
@@ -117,7 +117,7 @@ def test_a_run_says_which_configuration_is_meant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["act_hops", "loop_mano", "par_wikitext2"])
-def test_a_configuration_without_a_published_run_is_told_which_have_one(name: str) -> None:
+def test_the_error_lists_configurations_with_a_published_run(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         arguments(["--config-name", name, "seed=1", "preset=none,paper"])
     assert str(caught.value) == f"preset=paper: {name} has no published run; only {', '.join(PUBLISHED)} have one"
@@ -128,7 +128,7 @@ def test_an_unknown_configuration_is_left_to_hydra() -> None:
     assert list_published_configs(list_config_folders()) == PUBLISHED
 
 
-def test_a_resumed_run_takes_the_same_word_again(tmp_path: Path) -> None:
+def test_a_resumed_run_accepts_the_same_preset(tmp_path: Path) -> None:
     trained = configured("trm_tiny", "preset=paper/trm_tiny", "seed=3")
     run = write_run(tmp_path, trained)
     (run / "run.json").write_text('{"status": "stopped"}', encoding="utf-8")
@@ -137,7 +137,7 @@ def test_a_resumed_run_takes_the_same_word_again(tmp_path: Path) -> None:
         assert dataclasses.replace(config, resume=None, output_dir=trained.output_dir) == trained
 
 
-def test_an_evaluation_reads_what_the_published_run_was_trained_on(tmp_path: Path) -> None:
+def test_an_evaluation_reads_the_data_of_the_published_run(tmp_path: Path) -> None:
     trained = configured("ponder_tiny", "preset=paper/ponder_tiny", "dataset.path=glue/cola")
     run = write_run(tmp_path, trained)
     for again in ([], ["preset=paper/ponder_tiny"]):

@@ -1,4 +1,4 @@
-"""What the originals published of their settings, beside what the shipped configurations say.
+"""Published settings of the originals against those of the shipped configurations.
 
 The figures are read from papers and repositories, by hand; the docs pages of the families give the reasons
 where a configuration differs on purpose, and those keys are not listed here.
@@ -254,13 +254,13 @@ _TRM_ROOTS = {
 PUBLISHED: dict[tuple[str, ...], dict[str, Any]] = _ACT | _PONDER | _ADALAYERS_ROOTS | _PAR | _TRM_ROOTS
 
 
-@pytest.mark.parametrize("experiment", quick_one_in(4, ((each,) for each in PUBLISHED)))
-def test_a_shipped_configuration_says_what_its_original_did(experiment: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("experiment", quick_one_in(4, ((key,) for key in PUBLISHED)))
+def test_a_shipped_configuration_has_the_published_values(experiment: tuple[str, ...]) -> None:
     config = OmegaConf.structured(configured(*experiment))
-    found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in PUBLISHED[experiment]}
+    values = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in PUBLISHED[experiment]}
     for key, published in PUBLISHED[experiment].items():
         expected = pytest.approx(published, rel=0.05) if key.endswith("entropy") else published
-        assert found[key] == expected, key
+        assert values[key] == expected, key
 
 
 def test_the_grid_is_the_published_one() -> None:

@@ -1,4 +1,4 @@
-"""The public keys: frozen, documented, and where borrowed, those of transformers."""
+"""Public configuration keys: frozen, documented, and where borrowed, those of transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ CONTROLLED = {
 
 
 def test_the_public_keys_are_frozen() -> None:
-    """A key that goes or changes its name breaks users' files: change the list and the changelog together.
+    """Compare the keys with the list: a key that goes or changes its name breaks users' files, so the changelog must
+    tell.
 
     Keys of contributed modes and data are not listed, since their folders can be deleted.
     """
@@ -39,8 +40,8 @@ def test_the_public_keys_are_frozen() -> None:
     assert keys == KEYS.read_text().split()
 
 
-def test_every_key_says_what_it_means() -> None:
-    """The line of help stands where the key is declared."""
+def test_every_key_has_a_line_of_help() -> None:
+    """Read the line of help at the place where the key is declared."""
     groups = {owner for _, owner in list_declared_keys()}
     missing = [
         f"{group.__name__}.{field.name}"
@@ -53,7 +54,7 @@ def test_every_key_says_what_it_means() -> None:
 
 
 def test_every_key_is_set_by_a_configuration_or_named_on_a_page() -> None:
-    """A key that neither a YAML file nor a page names has no user who could know of it."""
+    """Check that a YAML file or a page has every key: no user could know of another one."""
     files = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
     words = {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
     assert [key for key in list_keys() if key.rpartition(".")[2] not in words] == []
@@ -65,14 +66,14 @@ def test_borrowed_trainer_fields_are_those_of_transformers(field: dataclasses.Fi
     if field.name == "fsdp":  # declared as a string for old command lines, and read as a switch
         assert "fsdp" in theirs
         return
-    allowed = leaves(theirs[field.name])
-    assert leaves(field.type) <= (allowed | {int} if float in allowed else allowed)
+    allowed = list_plain_types(theirs[field.name])
+    assert list_plain_types(field.type) <= (allowed | {int} if float in allowed else allowed)
 
 
-def leaves(annotation: object) -> set[object]:
-    """The plain types of an annotation: enumerations count as strings, containers as themselves, Any as nothing."""
+def list_plain_types(annotation: object) -> set[object]:
+    """Return the plain types of an annotation: enumerations are strings, containers themselves, Any is nothing."""
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        return set().union(*(leaves(part) for part in typing.get_args(annotation)))
+        return set().union(*(list_plain_types(part) for part in typing.get_args(annotation)))
     origin = typing.get_origin(annotation) or annotation
     if origin is typing.Any:
         return set()
@@ -85,6 +86,6 @@ def test_fields_adadepth_controls_are_not_offered() -> None:
 
 
 def test_own_trainer_fields_do_not_hide_a_transformers_field() -> None:
-    own = {field.name for field in dataclasses.fields(TrainerConfig)} - {field.name for field in BORROWED}
-    assert "halting_statistics" in own
-    assert own.isdisjoint(field.name for field in dataclasses.fields(TrainingArguments))
+    own_fields = {field.name for field in dataclasses.fields(TrainerConfig)} - {field.name for field in BORROWED}
+    assert "halting_statistics" in own_fields
+    assert own_fields.isdisjoint(field.name for field in dataclasses.fields(TrainingArguments))

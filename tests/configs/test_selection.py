@@ -1,4 +1,4 @@
-"""What selects the best model: the direction follows from the metric, and nobody selects the worst by mistake."""
+"""Settings that select the best model: the direction follows from the metric."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PLATEAU = ("trainer.schedule=plateau", "trainer.plateau_patience=1", "trainer.wa
     ("act_hops", "eval_loss", False), ("act_stsb", "eval_pearson", True), ("act_tiny", "eval_mlm_accuracy", True),
     ("loop_tiny", "eval_perplexity", False),
 ]))  # fmt: skip
-def test_everybody_takes_the_same_direction(root: str, metric: str, greater: bool) -> None:
-    """huggingface/transformers#31142 and facebookresearch/fairseq#2205: of whoever compares, all compare alike."""
+def test_all_comparisons_use_one_direction(root: str, metric: str, greater: bool) -> None:
+    """Check for huggingface/transformers#31142 and facebookresearch/fairseq#2205: all comparisons use one direction."""
     config = configured(root, f"trainer.metric_for_best_model={metric}", *PLATEAU)
     assert training_arguments(config).greater_is_better is greater
     schedule = build_schedule(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0), config.trainer, 10)
@@ -34,12 +34,12 @@ def test_everybody_takes_the_same_direction(root: str, metric: str, greater: boo
     ("eval_loss", "true", "lower"), ("eval_accuracy", "false", "higher"),
 ])  # fmt: skip
 def test_the_worst_model_is_not_selected(metric: str, greater: str, better: str) -> None:
-    given = (f"trainer.metric_for_best_model={metric}", f"trainer.greater_is_better={greater}")
+    overrides = (f"trainer.metric_for_best_model={metric}", f"trainer.greater_is_better={greater}")
     with pytest.raises(ConfigError, match=rf"^trainer\.greater_is_better={greater}: .*={metric} is better if {better}"):
-        configured("act_sst2", *given)
+        configured("act_sst2", *overrides)
 
 
-def test_a_run_goes_on_as_it_began() -> None:
+def test_a_resumed_run_keeps_its_direction() -> None:
     config = configured("act_sst2")
     config.trainer.greater_is_better, config.resume = False, "outputs/x/y"
     validate(config)
@@ -65,8 +65,8 @@ GATE = "model.objective=gate_alone model.gate=true model.exit_rule=null"
     ("loop_tiny", f"{GATE} trainer.metric_for_best_model=eval_perplexity", "trainer.metric_for_best_model",
      "eval_loss"),
 ]))  # fmt: skip
-def test_a_metric_that_training_cannot_move_selects_nothing(root: str, overrides: str, refused: str, able: str) -> None:
-    """Of a frozen network, the first evaluation would always be the best one."""
+def test_a_metric_of_frozen_parts_selects_nothing(root: str, overrides: str, refused: str, able: str) -> None:
+    """Check a frozen network, whose first evaluation would always be the best one."""
     with pytest.raises(ConfigError, match=rf"^{refused}=eval.*: never changes in this training.*; use one of {able}"):
         configured(root, *overrides.split())
 
@@ -82,5 +82,5 @@ def test_a_metric_that_training_cannot_move_selects_nothing(root: str, overrides
     ("loop_hops", "model.objective=gate_alone model.gate=true model.exit_rule=quantile:0.5 model.pretrained=x"),
     ("exit_sst2", f"{EXITS} model.exit_rule=null mode=evaluate checkpoint=x"),
 ]))  # fmt: skip
-def test_a_metric_that_training_moves_selects(root: str, overrides: str) -> None:
+def test_a_metric_of_trained_parts_selects(root: str, overrides: str) -> None:
     configured(root, *overrides.split())

@@ -1,4 +1,4 @@
-"""Every shipped YAML composes and validates, and says what its source says."""
+"""Shipped YAML files: each composes and validates, and has the values of its source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adadepth.cli.validation import build_config
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
 from adadepth.config.fingerprint import hash_result_settings, select_result_settings
 from adadepth.runtime.plain_yaml import parse_yaml
-from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
+from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, choose_root, composed, configured
 from tests.marks_support import mostly_slow
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
@@ -31,29 +31,29 @@ def test_the_shipped_configs_are_found() -> None:
     ("par_tiny", ["model.cutoffs=[9]", "debug=default", "tokenizer.vocab_size=null", "search.shapes=[[8,8,2]]"]),
     ("act_tiny", ["trainer.deepspeed={zero_optimization: {stage: 2}}", "trainer=albert_phase2", "+trainer.foo=1"]),
 ], ids=str)  # fmt: skip
-def test_what_these_tests_compose_is_what_hydra_composes(root: str, overrides: list[str]) -> None:
+def test_compositions_of_these_tests_equal_those_of_hydra(root: str, overrides: list[str]) -> None:
     register_schema()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         whole = compose(root, overrides=overrides)
-    found = composed(root, *overrides)
-    given = set(found.hydra.overrides.task)
-    with open_dict(found):
-        del found["hydra"]
-    assert (found, given) == (whole, set(overrides))
+    config = composed(root, *overrides)
+    overrides_of_task = set(config.hydra.overrides.task)
+    with open_dict(config):
+        del config["hydra"]
+    assert (config, overrides_of_task) == (whole, set(overrides))
 
 
-# Files that say what `..._cola` says, of another task.
+# Files equal to `..._cola` except for their task.
 LIKE_COLA = {
     f"{family}_{task}" for family, task in itertools.product(("ponder", "exit"), GLUE) if task != "cola"
 } - {"exit_stsb"}  # fmt: skip
 
 
 def test_configurations_of_glue_differ_in_their_task_alone() -> None:
-    """So that composing one of them shows that the others compose."""
-    for family, others in itertools.groupby(sorted(LIKE_COLA), lambda root: root.partition("_")[0]):
-        texts = {root: (CONFIGS / f"{root}.yaml").read_text(encoding="utf-8").partition("\n")[2] for root in others}
+    """Compare the texts, so that composing one of them shows that the others compose."""
+    for family, roots in itertools.groupby(sorted(LIKE_COLA), lambda name: name.partition("_")[0]):
+        texts = {name: (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[2] for name in roots}
         first = texts[f"{family}_sst2"]
-        assert texts == {root: first.replace("sst2", root.partition("_")[2]) for root in texts}
+        assert texts == {name: first.replace("sst2", name.partition("_")[2]) for name in texts}
 
 
 DISTINCT = [root for root in ROOTS if root not in LIKE_COLA or root.endswith("_sst2")]
@@ -66,14 +66,14 @@ def test_every_root_composes_under_its_own_name(root: str) -> None:
     assert config.name == root
 
 
-def chosen_by_roots() -> set[tuple[str, str]]:
-    """The options that a root names, which are composed with it."""
+def list_options_of_roots() -> set[tuple[str, str]]:
+    """Return the options that a root names, which are composed with it."""
     entries = [entry for root in ROOTS for entry in parse_yaml((CONFIGS / f"{root}.yaml").read_text())["defaults"]]
-    named = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
-    return {(str(group).removeprefix("override ").removeprefix("/"), str(option)) for group, option in named}
+    pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
+    return {(str(group).removeprefix("override ").removeprefix("/"), str(option)) for group, option in pairs}
 
 
-CHOSEN = chosen_by_roots()
+CHOSEN = list_options_of_roots()
 
 
 NAMED = [option for option in OPTIONS if option not in CHOSEN]
@@ -82,22 +82,22 @@ NAMED = [option for option in OPTIONS if option not in CHOSEN]
 @pytest.mark.parametrize(("group", "option"), mostly_slow(OPTIONS, lambda option: option in NAMED[::3]))
 def test_every_option_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: name)  # some are extras
-    configured(home(group, option), f"{group}={option}", *NEEDS.get((group, option), []))
+    configured(choose_root(group, option), f"{group}={option}", *NEEDS.get((group, option), []))
 
 
 @pytest.mark.parametrize(
     ("task", "family"), mostly_slow(itertools.product(GLUE, ["ponder", "act", "exit"]), lambda case: case[0] == "cola")
 )
 def test_every_glue_root_takes_every_family(task: str, family: str) -> None:
-    """All at once: they are options of different groups, and none sets what another sets."""
+    """Check all options at once: they belong to different groups, and none sets what another sets."""
     options = ("logger=wandb", "trainer=finetune_lamb", "model=albert_mini", "sweep=glue")
-    found = composed(f"{family}_{task}", *options)
-    config = build_config(found)
+    node = composed(f"{family}_{task}", *options)
+    config = build_config(node)
     assert config.dataset.name == task
     assert config.trainer.metric_for_best_model == "eval_score"
     for option in options:
         group, _, name = option.partition("=")
-        assert found.hydra.runtime.choices[group] == name
+        assert node.hydra.runtime.choices[group] == name
 
 
 @pytest.mark.parametrize(("task", "metrics"), [
@@ -109,7 +109,7 @@ def test_glue_tasks_have_their_official_metrics(task: str, metrics: list[str]) -
     assert sorted(configured(f"act_{task}").dataset.metrics) == sorted(metrics)
 
 
-def test_every_option_says_what_it_is() -> None:
+def test_every_option_has_a_comment() -> None:
     files = [CONFIGS / group / f"{option}.yaml" for group, option in OPTIONS]
     assert [path for path in files if not re.search(r"^# ", path.read_text(encoding="utf-8"), re.MULTILINE)] == []
 
@@ -127,13 +127,13 @@ def test_the_embedded_corpus_is_the_default_and_needs_no_network() -> None:
 @pytest.mark.parametrize(("root", "option"), [
     ("act_tiny", "wikitext2"), ("par_tiny", "stream_wikitext2"), ("adalayers_imdb", "imdb"), ("act_squad", "squad"),
 ])  # fmt: skip
-def test_data_of_the_hub_are_read_from_files_where_their_path_is_given(root: str, option: str) -> None:
-    chosen = f"dataset={option}"
-    assert configured(root, chosen).dataset.source == "hub"
-    local = configured(root, chosen, "dataset.path=folder")
+def test_data_of_the_hub_are_read_from_a_given_path(root: str, option: str) -> None:
+    override = f"dataset={option}"
+    assert configured(root, override).dataset.source == "hub"
+    local = configured(root, override, "dataset.path=folder")
     assert local.dataset.source == "local"
     assert hash_result_settings(local) == hash_result_settings(
-        configured(root, chosen, "dataset.path=folder", "dataset.source=local")
+        configured(root, override, "dataset.path=folder", "dataset.source=local")
     )
 
 
@@ -141,7 +141,7 @@ def test_data_of_the_hub_are_read_from_files_where_their_path_is_given(root: str
     "runtime.num_workers=2", "runtime.threads=1", "logger=tensorboard", "output_dir=elsewhere",
     "trainer.logging_steps=3", "dataset.cache_dir=cache",
 ])  # fmt: skip
-def test_the_hash_ignores_what_cannot_change_a_result(override: str) -> None:
+def test_the_hash_ignores_settings_without_effect_on_results(override: str) -> None:
     assert hash_result_settings(configured("act_tiny", override)) == hash_result_settings(configured("act_tiny"))
 
 
@@ -149,7 +149,7 @@ def test_the_hash_ignores_what_cannot_change_a_result(override: str) -> None:
     "seed=1", "model.act_epsilon=0.02", "dataset.masking.max_ngram=1", "tokenizer.vocab_size=900",
     "trainer.learning_rate=1e-4",
 ])  # fmt: skip
-def test_the_hash_follows_what_can_change_a_result(override: str) -> None:
+def test_the_hash_depends_on_settings_that_change_results(override: str) -> None:
     assert hash_result_settings(configured("act_tiny", override)) != hash_result_settings(configured("act_tiny"))
 
 
@@ -161,7 +161,7 @@ def test_the_hash_does_not_depend_on_groups_that_a_run_does_not_use(monkeypatch:
     assert hash_result_settings(config) == before
 
 
-def test_the_hash_follows_groups_that_a_run_uses() -> None:
+def test_the_hash_depends_on_groups_that_a_run_uses() -> None:
     assert hash_result_settings(configured("par_tiny", "search.tau_end=0.2")) != hash_result_settings(
         configured("par_tiny")
     )
@@ -171,7 +171,7 @@ def test_the_hash_follows_groups_that_a_run_uses() -> None:
     )
 
 
-def test_the_file_of_an_older_run_has_the_defaults_of_newer_groups() -> None:
+def test_the_file_of_an_older_run_gets_defaults_of_newer_groups() -> None:
     now = dataclasses.asdict(configured("act_tiny", "budget=none"))
     older = {key: value for key, value in now.items() if key not in ("budget", "halting")}
     assert select_result_settings(older) == select_result_settings(now)

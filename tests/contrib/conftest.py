@@ -1,4 +1,4 @@
-"""Runs whose files are read; see tests/training/conftest.py."""
+"""Fixtures of contrib tests; see tests/training/conftest.py."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.figures_support import briefly_timed
-from tests.puzzles_support import drawn_once
+from tests.figures_support import shorten_runs
+from tests.puzzles_support import cache_generated_data
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _briefly() -> Iterator[None]:
-    """Time once what a run times often, and draw the puzzles of a kind once."""
-    with briefly_timed(), drawn_once():
+def _shorten_runs() -> Iterator[None]:
+    """Skip repeated timing, and draw data only once."""
+    with shorten_runs(), cache_generated_data():
         yield

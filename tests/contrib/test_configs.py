@@ -1,4 +1,4 @@
-"""The YAML files in `contrib`, which Hydra finds beside sweepers, loggers, modes and kinds of data."""
+"""YAML files in `contrib`, which Hydra finds beside sweepers, loggers, modes and datasets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HOMES = {
 
 
 def test_every_folder_is_found() -> None:
-    found = {path for folder in FOLDERS for path in folder.rglob("*.yaml")}
-    assert found == {*CONTRIB.rglob("*.yaml")}
+    paths = {path for folder in FOLDERS for path in folder.rglob("*.yaml")}
+    assert paths == {*CONTRIB.rglob("*.yaml")}
 
 
 @pytest.mark.parametrize(("group", "option"), FILES)
-def test_every_option_composes_and_says_what_it_is(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_composes_and_has_a_comment(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: name)  # some are extras
     root, *needs = HOMES.get(group, ("act_tiny",))
     configured(root, f"{group}={option}", *needs)
@@ -42,7 +42,7 @@ def test_the_bench_composes_under_its_own_name() -> None:
     ("mlflow", r"=mlflow: the package mlflow is missing; install it with pip install 'adadepth\[mlflow\]'"),
     ("comet", r"=comet: the package comet_ml is missing; install it with pip install 'adadepth\[comet\]'"),
 ])  # fmt: skip
-def test_a_missing_library_of_a_logger_is_told(logger: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_of_a_logger_is_named(logger: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=message):
         configured("act_tiny", f"logger={logger}")

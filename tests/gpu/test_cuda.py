@@ -1,4 +1,4 @@
-"""What only a GPU can show: mixed precision, flash and flexible attention, and whole runs."""
+"""Behaviour on a GPU only: mixed precision, flash and flexible attention, and whole runs."""
 
 import json
 
@@ -48,13 +48,13 @@ def test_low_precision_halts_in_float32(precision, attention):
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16, torch.float16])
 def test_ragged_equals_dense(precision):
-    """Depths are prescribed, so that they cannot differ; half precision goes through variable-length attention."""
+    """Compare with prescribed depths, which cannot differ; half precision uses variable-length attention."""
     batch = padded_batch(lengths=(12, 9, 5, 1))
     depths = torch.randint(1, 7, batch["input_ids"].shape, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     model = AlbertActModel(small_config(hidden_size=64, num_attention_heads=2, initializer_range=0.2)).to(DEVICE)
     prescribe(model, depths.to(DEVICE))
-    found = []
+    results = []
     for name in ("dense", "ragged"):
         model.config.execution = name
         model.zero_grad()
@@ -65,8 +65,8 @@ def test_ragged_equals_dense(precision):
             patch.setitem(_REPACK_SAVES, DEVICE.type, 0)
             outputs = model(**move(batch))
         (outputs.last_hidden_state.float() * torch.linspace(-1, 1, 64, device=DEVICE)).sum().backward()
-        found.append((outputs, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
-    (dense, expected), (ragged, gradient) = found
+        results.append((outputs, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
+    (dense, expected), (ragged, gradient) = results
     assert ragged.trace.execution.computed is not None
     assert ragged.updates.equal(dense.updates)
     atol, share = (1e-4, 1e-4) if precision == torch.float32 else (0.1, 0.05)
@@ -86,7 +86,7 @@ def test_compiled_equals_eager():
 
 
 @pytest.mark.parametrize("precision", ["auto", "bf16", "fp16", "fp32"])
-def test_a_whole_run(tmp_path, precision):
+def test_a_run_trains_and_reports(tmp_path, precision):
     if precision == "fp16" and not IS_CUDA:
         pytest.skip("trainer.precision=fp16 needs CUDA")
     config = configured("act_tiny", "debug=default", f"trainer.precision={precision}", f"output_dir={tmp_path}")
@@ -106,10 +106,10 @@ def test_examples_leave_the_batch_as_on_the_cpu(rule):
 
     expected = evaluate(batch)
     model.to(DEVICE)
-    left, stayed = evaluate(move(batch)), evaluate(move(batch), run_all_steps=True)
-    assert left.exit_steps.equal(stayed.exit_steps)
-    assert left.exit_steps.cpu().equal(expected.exit_steps)
-    torch.testing.assert_close(left.logits.cpu(), expected.logits, atol=1e-4, rtol=0)
+    shrunk, full = evaluate(move(batch)), evaluate(move(batch), run_all_steps=True)
+    assert shrunk.exit_steps.equal(full.exit_steps)
+    assert shrunk.exit_steps.cpu().equal(expected.exit_steps)
+    torch.testing.assert_close(shrunk.logits.cpu(), expected.logits, atol=1e-4, rtol=0)
 
 
 def test_ponder_trains_in_low_precision_with_a_float32_distribution():

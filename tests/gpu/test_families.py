@@ -16,7 +16,7 @@ ALL = BUILD | FURTHER
 WRITERS = [name for name in ALL if name == "network" or name.startswith(("looped ", "early exit ", "routed "))]
 
 
-def build(name: str) -> Any:
+def build_model(name: str) -> Any:
     """Return a model with drawn weights."""
     torch.manual_seed(0)
     return ALL[name]()
@@ -24,7 +24,7 @@ def build(name: str) -> Any:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_training_step_waits_as_often_as_documented(name: str) -> None:
-    model, batch = build(name).to(DEVICE).train(), move(build_training_batch(name))
+    model, batch = build_model(name).to(DEVICE).train(), move(step_of(name))
     for _ in range(2):  # the first step also allocates, and chooses kernels
         model.zero_grad()
         model.set_step(1, 10)
@@ -39,8 +39,8 @@ def test_a_training_step_waits_as_often_as_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_evaluation_is_that_of_the_cpu(name: str) -> None:
-    model, batch = build(name).eval(), build_training_batch(name)
+def test_an_evaluation_equals_the_cpu(name: str) -> None:
+    model, batch = build_model(name).eval(), step_of(name)
     samples = name in ("ponder", "recurrent")  # by their exit rule
 
     def evaluate(model: Any, batch: dict[str, Any]) -> Any:
@@ -52,13 +52,13 @@ def test_an_evaluation_is_that_of_the_cpu(name: str) -> None:
     outputs = evaluate(model.to(DEVICE), move(batch))
     torch.testing.assert_close(outputs.loss.cpu(), expected.loss, atol=1e-4, rtol=1e-4)
     assert outputs.trace.updates.cpu().equal(expected.trace.updates)
-    executed, wanted = model.price(outputs.trace).executed, model.price(expected.trace).executed
-    assert float(executed) == pytest.approx(float(wanted), rel=1e-6)
+    executed, expected_macs = model.price(outputs.trace).executed, model.price(expected.trace).executed
+    assert float(executed) == pytest.approx(float(expected_macs), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_bfloat16_is_close_to_float32(name: str) -> None:
-    model, batch = build(name).to(DEVICE).eval(), move(build_training_batch(name))
+    model, batch = build_model(name).to(DEVICE).eval(), move(step_of(name))
     with torch.no_grad():
         expected = model(**batch).loss
         with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
@@ -68,8 +68,8 @@ def test_bfloat16_is_close_to_float32(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_text_goes_on_as_on_the_cpu(name: str) -> None:
-    model, ids = build(name).eval(), build_training_batch(name)["input_ids"][:, :6]
+def test_a_continuation_equals_the_cpu(name: str) -> None:
+    model, ids = build_model(name).eval(), step_of(name)["input_ids"][:, :6]
     options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     expected = copy.deepcopy(model).generate(ids, **options)
     assert model.to(DEVICE).generate(ids.to(DEVICE), **options).cpu().equal(expected)

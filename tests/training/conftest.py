@@ -1,4 +1,4 @@
-"""Runs whose files are read: the parts of a run that only cost time, and one checkpoint to start from."""
+"""Fixtures of training tests: shortened timing, and one pretrained checkpoint to start from."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 
 from adadepth import tasks
 from tests.configs.support import configured
-from tests.figures_support import briefly_timed
-from tests.puzzles_support import drawn_once
+from tests.figures_support import shorten_runs
+from tests.puzzles_support import cache_generated_data
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _briefly() -> Iterator[None]:
-    """Time once what a run times often, and draw the puzzles of a kind once."""
-    with briefly_timed(), drawn_once():
+def _shorten_runs() -> Iterator[None]:
+    """Skip repeated timing, and draw the puzzles of a kind only once."""
+    with shorten_runs(), cache_generated_data():
         yield
 
 
 @pytest.fixture(scope="session")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of the first family with its tokenizer, as its own training would leave it."""
+    """Train a checkpoint of the first family with its tokenizer, and return its model folder."""
     folder = tmp_path_factory.mktemp("pretrained")
-    with briefly_timed():
+    with shorten_runs():
         tasks.run(
             configured(
                 "act_tiny", "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true",

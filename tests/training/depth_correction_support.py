@@ -1,4 +1,4 @@
-"""A run whose depth a budget corrects, and the mean depth of its model."""
+"""Support for tests of depth correction: a session under a budget, and the mean depth of its model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HELD = ("model.act_penalty=0", "model.num_hidden_layers=6", "model.cap_remainder=forced")
 
 
-def session_of(trainer: Any, *, small: bool = False) -> Any:
+def build_session(trainer: Any, *, small: bool = False) -> Any:
     record: dict[str, Any] = {}
     run = SimpleNamespace(record=record, update=lambda **fields: record.update(fields))
     return SimpleNamespace(trainer=trainer, config=SimpleNamespace(small=small), run=run)
 
 
-def mean_depth(trainer: Any) -> float:
-    """Updates of a real token of the evaluation examples, one example at a time."""
+def compute_mean_depth(trainer: Any) -> float:
+    """Return the mean number of updates of a real token of the evaluation examples, computed one example at a time."""
     examples = next(iter(trainer.evaluation_sets.values()))
     total = units = 0.0
     model = trainer.model.eval()

@@ -1,4 +1,4 @@
-"""Fine-tuning at the debug length, from the command's settings to a run's folder."""
+"""Support for fine-tuning tests: runs at the debug length."""
 
 from adadepth import tasks
 from tests.configs.support import configured
@@ -11,7 +11,7 @@ SMALL = (
 
 
 def run(tmp_path, root, *overrides):
-    """Run at the debug length; returns the folders of the runs, in order, and the metric."""
+    """Run at the debug length, and return the folders of the runs, in order, and the metric."""
     config = configured(root, "debug=default", f"output_dir={tmp_path}/out", "trainer.disable_tqdm=true", *overrides)
     metric = tasks.run(config)
     return sorted((tmp_path / "out").glob("*/*")), metric

@@ -1,4 +1,4 @@
-"""What an update teaches, on one process or two: gradients, logged losses, the state of a budget."""
+"""Support for tests of update gradients, logged losses and budget states on one process or two."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import NamedTuple
 from transformers import TrainerCallback
 
 from adadepth.training.depth_budget import TrainingBudget
-from tests.training.support import extension, tiny_trainer
+from tests.training.support import build_tiny_trainer, find_extension
 
 
 class LastGradients(TrainerCallback):
-    """Keeps the gradients of the last update, before the optimizer uses them up."""
+    """Callback that records the gradients of the last update before the optimizer uses them up."""
 
-    def __init__(self, kept):
-        self.kept = kept
+    def __init__(self, gradients):
+        self.gradients = gradients
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.kept |= {name: p.grad.detach().clone() for name, p in model.named_parameters()}
+        self.gradients |= {name: p.grad.detach().clone() for name, p in model.named_parameters()}
 
 
-def first_update(folder, batch, accumulation, *overrides):
-    """Gradients, logged values and evaluation of one update over `batch * accumulation` examples."""
-    trainer = tiny_trainer(
+def run_first_update(folder, batch, accumulation, *overrides):
+    """Return gradients, logged values and evaluation of one update over `batch * accumulation` examples."""
+    trainer = build_tiny_trainer(
         folder,
         "trainer.max_steps=1",
         f"trainer.per_device_train_batch_size={batch}",
@@ -40,9 +40,9 @@ def first_update(folder, batch, accumulation, *overrides):
 BUDGET = ("model.act_penalty=0", "budget.target=2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=3")
 
 
-def budget_states(folder, batch, accumulation):
-    """The controller's state after three updates, and the last one's gradients."""
-    trainer = tiny_trainer(
+def run_three_budget_updates(folder, batch, accumulation):
+    """Return the controller's state after three updates, and the last update's gradients."""
+    trainer = build_tiny_trainer(
         folder,
         f"trainer.per_device_train_batch_size={batch}",
         f"trainer.gradient_accumulation_steps={accumulation}",
@@ -52,11 +52,11 @@ def budget_states(folder, batch, accumulation):
     gradients = {}
     trainer.add_callback(LastGradients(gradients))
     trainer.train()
-    return extension(trainer, TrainingBudget).controller.state_dict()["state"], gradients
+    return find_extension(trainer, TrainingBudget).controller.state_dict()["state"], gradients
 
 
 class Case(NamedTuple):
-    """How an update's four examples are read where there are two processes, and what else is set."""
+    """Split of an update's four examples over two processes, with the other settings of the run."""
 
     accumulation: int
     examples: int
@@ -72,10 +72,10 @@ CASES = {
 }
 
 
-def trained(folder, name, batch, accumulation):
-    """Gradients of the last update of two epochs, and every line of the log."""
+def train_two_epochs(folder, name, batch, accumulation):
+    """Return the gradients of the last update of two epochs, and every line of the log."""
     case = CASES[name]
-    trainer = tiny_trainer(
+    trainer = build_tiny_trainer(
         folder,
         "trainer.max_steps=-1",
         "trainer.num_train_epochs=2",

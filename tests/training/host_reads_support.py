@@ -1,8 +1,8 @@
-"""What whole updates of a training read back, without an accelerator: a run whose device is the meta device.
+"""Host reads of whole training updates, counted without an accelerator: a run whose device is the meta device.
 
 The trainer, its extensions and transformers' loop are the real ones, from the first batch to the last update. See
-`tests.host_reads_support`; numbers that are read are made up, so losses that are no numbers are looked for, and nothing
-is made of the answer.
+`tests.host_reads_support`. Numbers that are read are made up: checks for non-finite losses run, and their answer is
+ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WITHOUT_ENDS = (
 
 
 class Update(NamedTuple):
-    """An update from its beginning to that of the next one, its log included.
+    """Reads and moves from the start of an update to that of the next one, its log included.
 
     Attributes:
         reads: Lines that wait for a number.
@@ -41,41 +41,41 @@ class Update(NamedTuple):
 
 
 class _DoneError(Exception):
-    """Training is at its end; what follows needs numbers."""
+    """Stop training when its updates are counted, because what follows needs real numbers."""
 
 
-def _looks_for_problems(progress: TrainingProgress) -> None:
-    """Read what says whether there is a problem, and find none."""
+def _read_problem_values(progress: TrainingProgress) -> None:
+    """Read the values that show whether there is a problem, and report none."""
     progress._describe_nonfinite()
     progress._describe_explosion()
 
 
 class _Updates(TrainerCallback):
-    """Keeps what was noted before each update."""
+    """Callback that records the counts before each update."""
 
-    def __init__(self, found: HostReads) -> None:
-        self._found = found
+    def __init__(self, host_reads: HostReads) -> None:
+        self._host_reads = host_reads
         self.before: list[Update] = []
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.before.append(Update(self._found.reads.copy(), self._found.moves.copy()))
+        self.before.append(Update(self._host_reads.reads.copy(), self._host_reads.moves.copy()))
 
 
-def updates_on_an_accelerator(
+def count_update_reads(
     name: str, *overrides: str, folder: Path, patch: pytest.MonkeyPatch, updates: int = 6, logged_every: int = 3
 ) -> list[Update]:
-    """What all updates but the last one read and move.
+    """Return what all updates but the last one read and move.
 
     Args:
-        name: Of a configuration, which is run with `debug=default`.
-        overrides: Of it.
-        folder: For its outputs.
-        patch: Undone by the caller's test.
-        updates: How many are made.
-        logged_every: Updates from log to log.
+        name: Name of a configuration, which is run with `debug=default`.
+        overrides: Overrides of the configuration.
+        folder: Folder of the outputs.
+        patch: Patch that the caller's test undoes.
+        updates: Number of updates.
+        logged_every: Number of updates between two lines of the log.
     """
-    found = HostReads()
-    told = _Updates(found)
+    host_reads = HostReads()
+    counts = _Updates(host_reads)
     extend, train = Session.with_extensions, DepthTrainer.train
 
     def with_extensions(self: Session) -> Session:
@@ -86,20 +86,20 @@ def updates_on_an_accelerator(
         return extend(self)
 
     def train_and_stop(self: DepthTrainer, *args: Any, **kwargs: Any) -> None:
-        self.add_callback(told)
-        with accelerator_autocast(), found:
+        self.add_callback(counts)
+        with accelerator_autocast(), host_reads:
             train(self, *args, **kwargs)
         raise _DoneError
 
     patch.setattr(Session, "with_extensions", with_extensions)
     patch.setattr(DepthTrainer, "train", train_and_stop)
-    patch.setattr(TrainingProgress, "problem", _looks_for_problems)
-    given = (f"trainer.max_steps={updates}", f"trainer.logging_steps={logged_every}", f"output_dir={folder}")
-    config = configured(name, "debug=default", "trainer.precision=fp32", *overrides, *WITHOUT_ENDS, *given)
+    patch.setattr(TrainingProgress, "problem", _read_problem_values)
+    lengths = (f"trainer.max_steps={updates}", f"trainer.logging_steps={logged_every}", f"output_dir={folder}")
+    config = configured(name, "debug=default", "trainer.precision=fp32", *overrides, *WITHOUT_ENDS, *lengths)
     try:
         with pytest.raises(_DoneError):
             tasks.run(config)
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)  # later tests train on a real device
-    pairs = zip(told.before, told.before[1:], strict=False)
+    pairs = zip(counts.before, counts.before[1:], strict=False)
     return [Update(*(after - before for before, after in zip(*pair, strict=True))) for pair in pairs]

@@ -1,4 +1,4 @@
-"""Runs that write predictions."""
+"""Support for tests of runs that write predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = (
 
 
 def run(folder: Path, root: str, *overrides: str) -> tuple[Path, dict[str, float], dict[str, list[dict[str, Any]]]]:
-    """The folder of a run, its final metrics, and its predictions by set."""
+    """Return the folder of a run, its final metrics, and its predictions by set."""
     tasks.run(configured(root, f"output_dir={folder}", *overrides))
     (directory,) = folder.glob("*/*")
     metrics = json.loads((directory / "run.json").read_text())["final_metrics"]

@@ -1,4 +1,4 @@
-"""Functions that several processes run together."""
+"""Support for test functions that several processes run together."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def on_processes(module: str, folder: Path, processes: int = 2) -> None:
-    """Run `main` of a module of this folder as the processes of one gloo group, which torchrun would start.
+def run_on_processes(module: str, folder: Path, processes: int = 2) -> None:
+    """Run `main` of a module of this folder in the processes of one gloo group, without torchrun.
 
-    A fresh interpreter imports what all need, 4 s of a processor, and becomes them.
+    A fresh interpreter imports what all processes need (4 s of a processor) and forks them.
 
     Raises:
-        AssertionError: With what a process said that failed.
+        AssertionError: A process failed; the message has its output.
     """
     command = [sys.executable, "-m", __name__, f"{__package__}.{module}", str(folder), str(processes)]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": find_free_port()}
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
     environment = os.environ | group | sizes | {"PYTHONPATH": str(ROOT)}
     started = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
@@ -33,17 +33,17 @@ def on_processes(module: str, folder: Path, processes: int = 2) -> None:
     finally:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
-    assert status == 0, "\n".join(_said(folder, rank).read_text()[-3000:] for rank in range(processes))
+    assert status == 0, "\n".join(_output_path(folder, rank).read_text()[-3000:] for rank in range(processes))
 
 
-def _said(folder: Path, rank: int) -> Path:
+def _output_path(folder: Path, rank: int) -> Path:
     return folder / f"process_{rank}.txt"
 
 
-def _become(module: str, folder: Path, processes: int) -> int:
-    """How many failed; the first that does ends the others, which may wait for it."""
+def _fork_processes(module: str, folder: Path, processes: int) -> int:
+    """Start the processes, and return how many failed; the first failure ends the others, which may wait for it."""
     main = import_module(module).main
-    running = {_started(main, folder, rank) for rank in range(processes)}
+    running = {_start_process(main, folder, rank) for rank in range(processes)}
     failed = 0
     while running:
         ended, status = os.wait()
@@ -54,12 +54,12 @@ def _become(module: str, folder: Path, processes: int) -> int:
     return failed
 
 
-def _started(main: Callable[[Path], None], folder: Path, rank: int) -> int:
+def _start_process(main: Callable[[Path], None], folder: Path, rank: int) -> int:
     child = os.fork()
     if child:
         return child
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    with _said(folder, rank).open("w") as file:
+    with _output_path(folder, rank).open("w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     status = 1
@@ -74,11 +74,11 @@ def _started(main: Callable[[Path], None], folder: Path, rank: int) -> int:
         os._exit(status)
 
 
-def free_port() -> str:
+def find_free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
 
 
 if __name__ == "__main__":
-    sys.exit(_become(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))
+    sys.exit(_fork_processes(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))

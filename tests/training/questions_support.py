@@ -1,4 +1,4 @@
-"""Questions, contexts and choices in small tables, and the settings of runs on them."""
+"""Support for tests of questions, contexts and choices: small tables, and the settings of runs on them."""
 
 from __future__ import annotations
 
@@ -23,24 +23,30 @@ PLACES = ["garden", "kitchen", "cellar", "attic"]
 PETS = ["cat", "dog", "owl"]
 
 
-def question_rows(count: int, unanswerable: bool) -> list[dict[str, Any]]:
-    """Where is a pet? Contexts are longer than a window; in a third of those of version 2 the pet is not in them."""
+def make_question_rows(count: int, unanswerable: bool) -> list[dict[str, Any]]:
+    """Return rows that ask where a pet is.
+
+    Contexts are longer than a window. With `unanswerable`, the pet of every third question is not in the context.
+    """
     rows = []
     for number in range(count):
-        places = [PLACES[(number + shift) % 4] for shift in range(3)]
+        locations = [PLACES[(number + shift) % 4] for shift in range(3)]
         order = [PETS[(number // 2 + shift) % 3] for shift in range(3)]
         context = " ".join(
-            f"the {pet} sat in the {place} for hours and hours ." for pet, place in zip(order, places, strict=True)
+            f"the {pet} sat in the {location} for hours and hours ."
+            for pet, location in zip(order, locations, strict=True)
         )
-        asked = "mouse" if unanswerable and number % 3 == 2 else order[number % 3]
-        texts = [] if asked == "mouse" else [places[number % 3]]
+        target = "mouse" if unanswerable and number % 3 == 2 else order[number % 3]
+        texts = [] if target == "mouse" else [locations[number % 3]]
         answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
-        rows.append({"id": f"q{number}", "question": f"where is the {asked} ?", "context": context, "answers": answers})
+        rows.append(
+            {"id": f"q{number}", "question": f"where is the {target} ?", "context": context, "answers": answers}
+        )
     return rows
 
 
-def choice_rows(count: int) -> list[dict[str, Any]]:
-    """Which ending names the pet of the context?"""
+def make_choice_rows(count: int) -> list[dict[str, Any]]:
+    """Return rows that ask which ending names the pet of the context."""
     rows = []
     for number in range(count):
         pets = [*PETS, "mouse"]
@@ -51,18 +57,18 @@ def choice_rows(count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def write(folder: Path, root: str, unanswerable: bool = False, **splits: int) -> Path:
+def write_tables(folder: Path, root: str, unanswerable: bool = False, **splits: int) -> Path:
     folder.mkdir()
     for split, count in (splits or {"train": 12, "validation": 9}).items():
-        rows = choice_rows(count) if root == "act_swag" else question_rows(count, unanswerable)
+        rows = make_choice_rows(count) if root == "act_swag" else make_question_rows(count, unanswerable)
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
-def settings(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[str, ...]:
+def list_overrides(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[str, ...]:
     folder = tmp_path / "table"
     if not folder.exists():
-        write(folder, root, **table)
+        write_tables(folder, root, **table)
     windows = WINDOWS if root == "act_squad" else ()
     return (
         *SMALL,

@@ -1,4 +1,4 @@
-"""Run by each of several processes: a step of every model with sharded parameters, and what it says without."""
+"""Module run by several processes: one step of every model, with sharded parameters and without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.models.every_model_support import BUILD, FURTHER, build_training
 from tests.unit.models.looped.looped_support import build_looped
 
 
-def step(model: nn.Module, name: str) -> float:
+def run_step(model: nn.Module, name: str) -> float:
     torch.manual_seed(1)
     model.set_step(1, 10)
     loss = model(**build_training_batch(name)).loss
@@ -27,41 +27,44 @@ def step(model: nn.Module, name: str) -> float:
     return float(loss.detach())
 
 
-def blocks(model: nn.Module) -> list[nn.Module]:
-    """What is sharded by itself: members of the innermost lists of layers, which are no single matrices.
+def list_blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that are sharded separately: members of the innermost lists of layers that are no single
+    matrices.
 
     FSDP gathers the weights of a module when it is called, so those of a mere holder of weights belong to the model.
     """
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    members = [block for found in lists for block in found if not isinstance(block, nn.Linear | nn.Embedding)]
+    members = [block for layers in lists for block in layers if not isinstance(block, nn.Linear | nn.Embedding)]
     members = [block for block in members if type(block).forward is not nn.Module.forward]
     return [block for block in members if not any(isinstance(inner, nn.ModuleList) for inner in block.modules())]
 
 
-def of_sharded(name: str, by_block: bool) -> dict[str, float]:
-    """How many parameters are sharded, and the largest differences of loss and gradients to the same model whole."""
+def compare_sharded(name: str, by_block: bool) -> dict[str, float]:
+    """Return the number of sharded parameters, and the largest differences of loss and gradients to the unsharded
+    model.
+    """
     torch.manual_seed(0)
     model = (BUILD | FURTHER)[name]().train()
     alone = copy.deepcopy(model)
-    expected = step(alone, name)
+    expected = run_step(alone, name)
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
-    for block in blocks(model) if by_block else ():
+    for block in list_blocks(model) if by_block else ():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     sharded = sum(isinstance(parameter, DTensor) for parameter in model.parameters())
-    loss = step(model, name)
+    loss = run_step(model, name)
     gradients = {key: parameter.grad for key, parameter in alone.named_parameters()}
     worst = 0.0
     for key, parameter in model.named_parameters():
-        wanted, found = gradients[key], parameter.grad
-        assert (wanted is None) == (found is None), key
-        if found is not None:
-            worst = max(worst, float((found.full_tensor() - wanted).abs().max()))
+        reference, gradient = gradients[key], parameter.grad
+        assert (reference is None) == (gradient is None), key
+        if gradient is not None:
+            worst = max(worst, float((gradient.full_tensor() - reference).abs().max()))
     return {"sharded": sharded, "loss": abs(loss - expected), "gradients": worst}
 
 
 class GatherCounter(TorchDispatchMode):
-    """Counts the gathers of parameters while it is entered."""
+    """Mode that counts the gathers of parameters while it is entered."""
 
     count = 0
 
@@ -71,7 +74,7 @@ class GatherCounter(TorchDispatchMode):
 
 
 def count_gathers(loops: int) -> list[int]:
-    """How often a looped model gathers parameters in the forward pass of each of three steps."""
+    """Return how often a looped model gathers parameters in the forward pass of each of three steps."""
     torch.manual_seed(0)
     model = build_looped(LoopedForSequenceClassification, num_labels=2, num_loops=loops).train()
     for module in model.modules():
@@ -94,8 +97,10 @@ def main(folder: Path) -> None:
     gathers = {loops: count_gathers(loops) for loops in (2, 6)}
     if torch.distributed.get_rank() == 0:
         torch.save(gathers, folder / "gathers.pt")
-    found = {(name, by_block): of_sharded(name, by_block) for name in BUILD | FURTHER for by_block in (False, True)}
+    differences = {
+        (name, by_block): compare_sharded(name, by_block) for name in BUILD | FURTHER for by_block in (False, True)
+    }
     if torch.distributed.get_rank() == 0:
-        torch.save(found, folder / "sharded.pt")
+        torch.save(differences, folder / "sharded.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

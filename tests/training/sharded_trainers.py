@@ -1,4 +1,4 @@
-"""Run by each of several processes: two steps of a trainer that shards, in micro-batches and with clipped gradients."""
+"""Module run by several processes: two steps of a sharding trainer with micro-batches and clipped gradients."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from tests.training.support import tiny_trainer
+from tests.training.support import build_tiny_trainer
 
 COMMON = ("trainer.max_steps=2", "trainer.max_grad_norm=0.1", "trainer.logging_steps=1")
 
 
 class Gradients(TrainerCallback):
-    """Keeps the gradients of the last step, whole, and which of parameters and gradients were shared out."""
+    """Callback that records the whole gradients of the last step, and which parameters and gradients were sharded."""
 
     def __init__(self) -> None:
         self.whole: dict[str, torch.Tensor] = {}
@@ -28,8 +28,8 @@ class Gradients(TrainerCallback):
             self.whole[name] = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
 
 
-def trained(folder: Path, *overrides: str) -> tuple[Any, Gradients]:
-    trainer, gradients = tiny_trainer(folder, *COMMON, *overrides), Gradients()
+def train_two_steps(folder: Path, *overrides: str) -> tuple[Any, Gradients]:
+    trainer, gradients = build_tiny_trainer(folder, *COMMON, *overrides), Gradients()
     trainer.add_callback(gradients)
     trainer.train()
     return trainer, gradients
@@ -37,7 +37,7 @@ def trained(folder: Path, *overrides: str) -> tuple[Any, Gradients]:
 
 def main(folder: Path) -> None:
     sharing = ("trainer.per_device_train_batch_size=2", "trainer.gradient_accumulation_steps=2")
-    trainer, gradients = trained(folder / "two", "trainer.fsdp=true", *sharing)
+    trainer, gradients = train_two_steps(folder / "two", "trainer.fsdp=true", *sharing)
     states = [value for state in trainer.optimizer.optimizer.state.values() for value in state.values() if value.ndim]
     result = {
         "shared": all(gradients.shared) and all(isinstance(value, DTensor) for value in states),

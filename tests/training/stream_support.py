@@ -1,4 +1,4 @@
-"""Small language models on a made-up text, as the task assembles them."""
+"""Support for tests of small language models on a made-up text, assembled as the task assembles them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ WORDS = "the cat sat on a mat and then it slept for some hours in warm sun".spli
 
 
 def write_text(path: Path, lines: int = 120) -> Path:
-    """Lines of words, now and then a blank one."""
-    chosen = random.Random(0)
+    """Write lines of random words, some of them blank, and return the path."""
+    generator = random.Random(0)
     rows = [
-        " ".join(chosen.choices(WORDS, k=chosen.randint(3, 9))) if chosen.random() > 0.1 else "" for _ in range(lines)
+        " ".join(generator.choices(WORDS, k=generator.randint(3, 9))) if generator.random() > 0.1 else ""
+        for _ in range(lines)
     ]
     path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     return path
 
 
-def stream_config(folder: Path, *overrides: str, root: str = "par_tiny") -> ExperimentConfig:
-    """The debug width on words of a made-up text: three gated blocks, or with root=par_network four fixed ones."""
+def build_stream_config(folder: Path, *overrides: str, root: str = "par_tiny") -> ExperimentConfig:
+    """Return a configuration at the debug width on a made-up text.
+
+    The model has three gated blocks, or four fixed ones with `root=par_network`.
+    """
     text = folder / "text.txt"
     if not text.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,8 +51,8 @@ TRAINING_ONLY = (
 )  # fmt: skip
 
 
-def stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
-    """A trainer as the language-model task assembles it, without the run's folder."""
+def build_stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
+    """Build a trainer as the language-model task does, without the run's folder."""
     args = training_arguments(config, folder)
     data = load_data(config, args, config.tokenizer)
     session = build_language_session(config, args, data, build_configured_model(config, data)).with_extensions()

@@ -1,4 +1,4 @@
-"""Tiny but whole training set-ups: the embedded corpus, a real tokenizer, the shipped configuration."""
+"""Support for training tests: tiny set-ups with the embedded corpus, a real tokenizer and the shipped configuration."""
 
 import json
 import shutil
@@ -34,20 +34,20 @@ TINY = (
 )  # fmt: skip
 
 
-def tiny_config(*overrides: str) -> ExperimentConfig:
-    """The debug width on a dozen documents."""
+def build_tiny_config(*overrides: str) -> ExperimentConfig:
+    """Return a configuration at the debug width on a dozen documents."""
     return configured("act_tiny", *TINY, *overrides)
 
 
-def extension(trainer: DepthTrainer, kind: type[Kind]) -> Kind:
-    """The one extension of that kind that a trainer has."""
-    (found,) = (one for one in trainer.extensions if isinstance(one, kind))
-    return found
+def find_extension(trainer: DepthTrainer, kind: type[Kind]) -> Kind:
+    """Return the one extension of a kind that a trainer has."""
+    (match,) = (extension for extension in trainer.extensions if isinstance(extension, kind))
+    return match
 
 
-def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] = ()) -> DepthTrainer:
-    """A trainer as the pretraining task assembles it, without the run's folder."""
-    config = tiny_config(*overrides)
+def build_tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] = ()) -> DepthTrainer:
+    """Build a trainer as the pretraining task does, without the run's folder."""
+    config = build_tiny_config(*overrides)
     args = training_arguments(config, folder)
     set_seed(config.seed)
     data = load_pretraining_data(config.dataset, config.tokenizer, config.seed)
@@ -68,43 +68,43 @@ def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] 
     return trainer
 
 
-def stopped_early(run: Path) -> Path:
-    """A run that is at its end, told as one that was interrupted: what the caller took away is made again."""
+def mark_interrupted(run: Path) -> Path:
+    """Mark a finished run as interrupted, so that a resume makes again what the caller took away."""
     write_jsonable(run / RECORD, read_record(run) | {"status": "interrupted"})
     return run
 
 
-def interrupted_after(step: int, run: Path, folder: Path) -> Path:
-    """A copy of a finished run as it stood when it was interrupted behind the checkpoint of an update."""
+def copy_interrupted_run(step: int, run: Path, folder: Path) -> Path:
+    """Copy a finished run as it was when it was interrupted behind the checkpoint of an update."""
     copy = folder / run.parent.name / run.name
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("figures", "model"))
     for checkpoint in checkpoints(copy / CHECKPOINTS):
         if get_checkpoint_step(checkpoint) > step:
             shutil.rmtree(checkpoint)
-    return stopped_early(copy)
+    return mark_interrupted(copy)
 
 
 def assert_same_end(run: Path, expected: Path) -> None:
-    """The same bits in the saved model and the last checkpoint, and the same log but for times."""
+    """Check equal bits in the saved model and the last checkpoint, and equal logs except for times."""
     last = max(checkpoints(expected / CHECKPOINTS), key=get_checkpoint_step)
     for folder in (expected / "model", last):
         for file in folder.glob("*.safetensors"):
-            wanted, found = load_file(file), load_file(run / file.relative_to(expected))
-            assert wanted.keys() == found.keys()
-            assert all(torch.equal(found[name], value) for name, value in wanted.items()), file.name
-    assert lines(run) == lines(expected)
+            reference, weights = load_file(file), load_file(run / file.relative_to(expected))
+            assert reference.keys() == weights.keys()
+            assert all(torch.equal(weights[name], value) for name, value in reference.items()), file.name
+    assert read_log(run) == read_log(expected)
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
-    """What a run logged, but for times."""
+def read_log(run: Path) -> list[dict[str, Any]]:
+    """Return the lines that a run logged, without times."""
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     timed = ("time", "per_second", "runtime", TIME, *SPEEDUPS.values())
     return [{name: value for name, value in line.items() if not name.endswith(timed)} for line in logged]
 
 
-def parameters(trainer):
+def clone_parameters(trainer):
     return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
 
 
-def losses(trainer):
+def collect_losses(trainer):
     return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}

@@ -18,7 +18,7 @@ MAZE = (
 )  # fmt: skip
 
 
-def evaluated(tmp_path, root, trained, *overrides):
+def run_evaluation(tmp_path, root, trained, *overrides):
     out = tmp_path / "evaluated"
     tasks.run(configured(root, "mode=evaluate", f"checkpoint={trained}", f"output_dir={out}", *overrides))
     (directory,) = out.glob("*/*")
@@ -26,13 +26,13 @@ def evaluated(tmp_path, root, trained, *overrides):
 
 
 @pytest.mark.slow
-def test_tagged_tokens(tmp_path, capsys):
+def test_tagged_tokens_exit_by_rules(tmp_path, capsys):
     (trained,), _ = run(tmp_path, "act_maze", *MAZE, "model.readout_weight=0.5")
     metrics = json.loads((trained / "run.json").read_text())["final_metrics"]
     assert metrics["eval/readouts_loss"] > 0
     assert metrics["eval/loss"] == pytest.approx(metrics["eval/task_loss"] + metrics["eval/readouts_loss"])
     rules = "exit_rules=[confidence:0.6,patience:1,quantile:0.99,quantile:0.3,fixed:2]"
-    directory = evaluated(tmp_path, "act_maze", trained, *MAZE[:4], rules)
+    directory = run_evaluation(tmp_path, "act_maze", trained, *MAZE[:4], rules)
     (study,) = json.loads((directory / "exit_rules.json").read_text())["sets"].values()
     rows = {row["rule"]: row for row in study["rows"]}
     assert rows["fixed:2"]["online"]["quality"] == rows["fixed:2"]["quality"]
@@ -53,11 +53,11 @@ def test_tagged_tokens(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_whole_sequences(tmp_path):
+def test_whole_sequences_exit_by_rules(tmp_path):
     model = ("model=albert_act_mini", *SMALL)
     (trained,), _ = run(tmp_path, "ponder_tiny", *model, "model.readout_weight=1")
-    given = ("model=albert_act_mini", "dataset.sequence_length=32", "dataset.max_evaluation_examples=16")
-    directory = evaluated(tmp_path, "ponder_tiny", trained, *given, "exit_rules=[quantile:0.5,fixed:2]")
+    data = ("model=albert_act_mini", "dataset.sequence_length=32", "dataset.max_evaluation_examples=16")
+    directory = run_evaluation(tmp_path, "ponder_tiny", trained, *data, "exit_rules=[quantile:0.5,fixed:2]")
     (study,) = json.loads((directory / "exit_rules.json").read_text())["sets"].values()
     rows = {row["rule"]: row for row in study["rows"]}
     assert study["n"] == 16
@@ -69,6 +69,6 @@ def test_whole_sequences(tmp_path):
 
     tagger = AlbertActForSequenceClassification.from_pretrained(trained / "model")
     tokenizer = AutoTokenizer.from_pretrained(trained / "model")
-    (found,) = Pipeline(tagger, tokenizer, exit_rule="fixed:2")(["the cat sat"])
-    assert found.updates == 2
-    assert torch.tensor(found.score).isfinite()
+    (prediction,) = Pipeline(tagger, tokenizer, exit_rule="fixed:2")(["the cat sat"])
+    assert prediction.updates == 2
+    assert torch.tensor(prediction.score).isfinite()

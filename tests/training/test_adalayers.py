@@ -22,7 +22,7 @@ from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, ROOTS, configured
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.pages_support import check_costs
-from tests.training.support import assert_same_end, interrupted_after, lines
+from tests.training.support import assert_same_end, copy_interrupted_run, read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = "the cat sat on a mat and then it slept for some hours in warm sun while birds sang"
@@ -32,7 +32,7 @@ SMALL = ("model.project_dim=16", "model.attention_heads_num=2", "model.dim_feedf
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A small BERT with its tokenizer, as the hub would give it."""
+    """Save a small BERT with its tokenizer, as the hub would give it."""
     folder = tmp_path_factory.mktemp("base")
     torch.manual_seed(0)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS.split())]
@@ -57,7 +57,7 @@ def base(tmp_path_factory):
 
 
 def write_table(folder, config, rows=40):
-    """Sentences in the columns of a task; whether `sat` is said decides the class, and every `cat` is an entity."""
+    """Write sentences in the columns of a task: `sat` decides the class, and every `cat` is an entity."""
     folder.mkdir()
     dataset = config.dataset
     splits = {dataset.train_split, *dataset.evaluation_splits} - {"held_out"}
@@ -65,27 +65,27 @@ def write_table(folder, config, rows=40):
     for number, split in enumerate(sorted(splits)):
         with (folder / f"{split}.jsonl").open("w") as file:
             for row in range(rows):
-                chosen = [words[(row * 7 + 3 * place + number) % len(words)] for place in range(3 + row % 5)]
+                sentence = [words[(row * 7 + 3 * position + number) % len(words)] for position in range(3 + row % 5)]
                 if hasattr(dataset, "token_column"):
-                    tags = ["B-PER" if word == "cat" else "O" for word in chosen]
-                    record = {dataset.token_column: chosen, dataset.tag_column: tags}
+                    tags = ["B-PER" if word == "cat" else "O" for word in sentence]
+                    record = {dataset.token_column: sentence, dataset.tag_column: tags}
                 else:
-                    label = row / rows if dataset.problem == "regression" else int("sat" in chosen)
-                    record = dict.fromkeys(dataset.text_columns or ["sentence"], " ".join(chosen)) | {"label": label}
+                    label = row / rows if dataset.problem == "regression" else int("sat" in sentence)
+                    record = dict.fromkeys(dataset.text_columns or ["sentence"], " ".join(sentence)) | {"label": label}
                 file.write(json.dumps(record) + "\n")
     return folder
 
 
-def settings(tmp_path, base, root, *overrides):
-    """A root on the small base and a local table, at the debug length."""
+def build_config(tmp_path, base, root, *overrides):
+    """Return the configuration of a root on the small base and a local table, at the debug length."""
     table = tmp_path / "table"
     tagged = ["dataset.labels=[O,B-PER,I-PER]"] if "conll" in root else []
-    given = [f"model.base_model={base}", *SMALL, *tagged, "model.classes_weights=null"]
-    given += ["dataset.source=local", f"dataset.path={table}"] * (root != "adalayers_tiny")
-    given.append("dataset.sequence_length=128")  # all that the base reads
+    overrides_of_test = [f"model.base_model={base}", *SMALL, *tagged, "model.classes_weights=null"]
+    overrides_of_test += ["dataset.source=local", f"dataset.path={table}"] * (root != "adalayers_tiny")
+    overrides_of_test.append("dataset.sequence_length=128")  # all that the base reads
     config = configured(
         root, "debug=default", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
-        "trainer.disable_tqdm=true", *given, *overrides,
+        "trainer.disable_tqdm=true", *overrides_of_test, *overrides,
     )  # fmt: skip
     if not table.exists():
         write_table(table, config)
@@ -97,7 +97,7 @@ TABLE = ("dataset=table", "dataset.text_columns=[sentence]", "dataset.source=loc
 
 def run(tmp_path, base, root, *overrides):
     before = set((tmp_path / "out").rglob("run.json"))
-    metric = tasks.run(settings(tmp_path, base, root, *overrides))
+    metric = tasks.run(build_config(tmp_path, base, root, *overrides))
     (record,) = set((tmp_path / "out").rglob("run.json")) - before
     return record.parent, metric
 
@@ -118,12 +118,14 @@ def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
     auto = AutoModelForTokenClassification if "conll" in root else AutoModelForSequenceClassification
     model = auto.from_pretrained(directory / "model")
     assert model.config.model_type == "adalayers"
-    assert not any(name.startswith("model.") for name in _saved(directory)), "the frozen base is not saved again"
-    again = settings(tmp_path, base, root, "mode=evaluate", f"checkpoint={directory}")
+    assert not any(name.startswith("model.") for name in _list_saved_weights(directory)), (
+        "the frozen base is not saved again"
+    )
+    again = build_config(tmp_path, base, root, "mode=evaluate", f"checkpoint={directory}")
     assert tasks.run(again) == pytest.approx(metric)
 
 
-def _saved(directory):
+def _list_saved_weights(directory):
     from safetensors import safe_open
 
     with safe_open(directory / "model" / "model.safetensors", "pt") as file:
@@ -145,7 +147,7 @@ def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base
         assert weights == [float(state == one) for state in range(4)]
     elif baseline == "uniform":
         assert weights == pytest.approx([0.25] * 4)
-    saved = [name for name in _saved(directory) if name.startswith("model.")]
+    saved = [name for name in _list_saved_weights(directory) if name.startswith("model.")]
     assert bool(saved) == (baseline == "full_finetune")
 
 
@@ -177,48 +179,48 @@ def test_training_from_the_cache_is_training_without_it(root, tmp_path, base):
     options = (*options, "trainer.max_steps=6", "trainer.eval_steps=3", "trainer.save_steps=3")
     cached, _ = run(tmp_path, base, root, *options)
     online, _ = run(tmp_path, base, root, *options, "features.cache=false")
-    for left, right in zip(lines(cached), lines(online), strict=True):
-        for name in left.keys() | right.keys():
-            if name.startswith(("cost/", "figures/")) or isinstance(left[name], dict):
+    for cached_line, online_line in zip(read_log(cached), read_log(online), strict=True):
+        for name in cached_line.keys() | online_line.keys():
+            if name.startswith(("cost/", "figures/")) or isinstance(cached_line[name], dict):
                 continue  # what ran is not the same
-            assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-6), name
+            assert cached_line[name] == pytest.approx(online_line[name], rel=1e-4, abs=1e-6), name
     executed = [json.loads((path / "halting.json").read_text())["cost"]["executed_macs"] for path in (cached, online)]
     assert executed[0] < executed[1] / 3, "the base did not run"
 
 
 @pytest.mark.slow
 def test_half_precision_states_are_close(tmp_path, base):
-    found = [
+    runs = [
         run(tmp_path, base, "adalayers", *TABLE, f"features.precision={name}")[0] for name in ("fp32", "bf16", "fp16")
     ]
-    losses = [json.loads((path / "run.json").read_text())["final_metrics"]["eval/loss"] for path in found]
+    losses = [json.loads((path / "run.json").read_text())["final_metrics"]["eval/loss"] for path in runs]
     assert losses[1] == pytest.approx(losses[0], rel=2e-2)
     assert losses[2] == pytest.approx(losses[0], rel=2e-3)
 
 
 @pytest.mark.slow
-def test_runs_share_the_states_whose_size_is_told_before(tmp_path, base, monkeypatch, caplog):
+def test_runs_share_cached_states_and_announce_their_size(tmp_path, base, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     run(tmp_path, base, "adalayers", *TABLE)
     assert "GiB" in caplog.text
 
-    def forbidden(self, *args, **kwargs):
+    def fail(self, *args, **kwargs):
         raise AssertionError("the base ran again")
 
-    monkeypatch.setattr(BertModel, "forward", forbidden)
+    monkeypatch.setattr(BertModel, "forward", fail)
     run(tmp_path, base, "adalayers", *TABLE, "seed=3", "baseline=last_layer")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [(), ("budget=blocks", "budget.target=1", "budget.ramp=0.5")])
 def test_a_resumed_run_is_the_run_that_was_never_stopped(budget, tmp_path, base):
-    given = (
+    overrides = (
         *TABLE, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "trainer.save_total_limit=null",
         "model.cutoff_warmup_steps=3", "model.distribution_cutoff=0.2", *budget,
     )  # fmt: skip
-    whole, _ = run(tmp_path, base, "adalayers", *given)
-    stopped = interrupted_after(2, whole, tmp_path)
-    tasks.run(settings(tmp_path, base, "adalayers", *given, f"resume={stopped}"))
+    whole, _ = run(tmp_path, base, "adalayers", *overrides)
+    stopped = copy_interrupted_run(2, whole, tmp_path)
+    tasks.run(build_config(tmp_path, base, "adalayers", *overrides, f"resume={stopped}"))
     assert_same_end(stopped, whole)
 
 
@@ -228,74 +230,80 @@ BUDGET = (
 )  # fmt: skip
 
 
-def held(directory):
-    found = [line for line in lines(directory) if "budget/measured" in line]
-    return [[line[f"budget/{name}"] for name in ("target", "measured", "multiplier")] for line in found]
+def read_budget_lines(directory):
+    rows = [line for line in read_log(directory) if "budget/measured" in line]
+    return [[line[f"budget/{name}"] for name in ("target", "measured", "multiplier")] for line in rows]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_a_budget_keeps_at_most_so_many_blocks(blocks, tmp_path, base):
-    """In training from the cache, in the saved model, and when that is evaluated again."""
-    given = ("budget=blocks", f"budget.target={blocks}", "trainer.max_steps=40", "trainer.logging_steps=1")
+def test_a_budget_keeps_at_most_its_blocks(blocks, tmp_path, base):
+    """Check training from the cache, the saved model, and its evaluation."""
+    overrides = ("budget=blocks", f"budget.target={blocks}", "trainer.max_steps=40", "trainer.logging_steps=1")
     steps = ("trainer.eval_steps=20", "trainer.save_steps=20")
-    directory, metric = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *given, *steps)
-    depths = held(directory)
+    directory, metric = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *overrides, *steps)
+    depths = read_budget_lines(directory)
     assert depths[0][:2] == [3.0, 3.0]
     assert max(measured for _, measured, _ in depths[17:]) <= blocks  # hold and ramp are 16 of 40 updates
-    paid = [line["train/budget_loss"] for line in lines(directory) if "train/budget_loss" in line]
+    paid = [line["train/budget_loss"] for line in read_log(directory) if "train/budget_loss" in line]
     assert any(paid[:16])
-    assert not any(paid[16:]), "what is barred needs no price"
+    assert not any(paid[16:]), "barred layers pay no budget loss"
     weights = json.loads((directory / "halting.json").read_text())["layers"]["weights"]
     assert weights[blocks + 1 :] == [0.0] * (3 - blocks)
     assert sum(weights) == pytest.approx(1)
-    again = settings(tmp_path, base, "adalayers", *TABLE, *BUDGET, "mode=evaluate", f"checkpoint={directory}")
+    again = build_config(tmp_path, base, "adalayers", *TABLE, *BUDGET, "mode=evaluate", f"checkpoint={directory}")
     assert tasks.run(again) == pytest.approx(metric)
 
 
 @pytest.mark.slow
-def test_an_expected_layer_is_held(tmp_path, base):
-    given = ("budget=layers", "budget.target=1.2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=150")
+def test_a_budget_of_expected_layers_is_met(tmp_path, base):
+    overrides = ("budget=layers", "budget.target=1.2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=150")
     steps = ("trainer.logging_steps=1", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.max_grad_norm=1")
     soft = ("model.alpha_distribution=10", "model.distribution_cutoff=0", "trainer.learning_rate=3e-3")
-    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *soft, *given, *steps)
-    depths = [measured for _, measured, _ in held(directory)]
+    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *soft, *overrides, *steps)
+    depths = [measured for _, measured, _ in read_budget_lines(directory)]
     assert depths[0] == pytest.approx(1.5)
     assert sum(depths[-30:]) / 30 == pytest.approx(1.2, rel=0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["deepest_layer", "expected_layer", "macs"])
-def test_a_budget_does_not_depend_on_how_an_update_is_cut(unit, tmp_path, base):
+def test_a_budget_does_not_depend_on_micro_batches(unit, tmp_path, base):
     target = 0.4 if unit == "macs" else 1
-    found = []
+    runs = []
     for batch, accumulation in ((8, 1), (2, 4)):
-        given = (f"trainer.per_device_train_batch_size={batch}", f"trainer.gradient_accumulation_steps={accumulation}",
-                 "trainer.max_steps=4", "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.logging_steps=1",
-                 f"budget.unit={unit}", f"budget.target={target}", "budget.hold=0", "budget.ramp=1")  # fmt: skip
-        directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *given)
-        losses = [line["train/budget_loss"] for line in lines(directory) if "train/budget_loss" in line]
-        found.append([number for entry in held(directory) for number in entry] + losses)
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
-    assert found[0][-1] != 0, "something is paid"
+        overrides = (f"trainer.per_device_train_batch_size={batch}",
+                     f"trainer.gradient_accumulation_steps={accumulation}",
+                     "trainer.max_steps=4", "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.logging_steps=1",
+                     f"budget.unit={unit}", f"budget.target={target}", "budget.hold=0", "budget.ramp=1")  # fmt: skip
+        directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *overrides)
+        losses = [line["train/budget_loss"] for line in read_log(directory) if "train/budget_loss" in line]
+        runs.append([number for entry in read_budget_lines(directory) for number in entry] + losses)
+    assert runs[1] == pytest.approx(runs[0], rel=1e-4)
+    assert runs[0][-1] != 0, "something is paid"
 
 
 def test_a_trained_model_is_cut_to_blocks(tmp_path, base):
     directory, _ = run(tmp_path, base, "adalayers", *TABLE, "trainer.max_steps=2")
-    given = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1,2,3]")
-    cut, _ = run(tmp_path, base, "adalayers", *TABLE, *given)
-    found = json.loads((cut / "budgets.json").read_text())
-    assert [(row["target"], row["mean"]) for row in found["rows"]] == [(None, 3.0), (1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
-    assert found["rows"][3]["metrics"]["loss"] == found["rows"][0]["metrics"]["loss"]
-    assert found["measured_on"] == len(range(1, found["fitted_on"] + found["measured_on"], 2))
+    overrides = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1,2,3]")
+    cut, _ = run(tmp_path, base, "adalayers", *TABLE, *overrides)
+    budgets = json.loads((cut / "budgets.json").read_text())
+    assert [(row["target"], row["mean"]) for row in budgets["rows"]] == [
+        (None, 3.0),
+        (1.0, 1.0),
+        (2.0, 2.0),
+        (3.0, 3.0),
+    ]
+    assert budgets["rows"][3]["metrics"]["loss"] == budgets["rows"][0]["metrics"]["loss"]
+    assert budgets["measured_on"] == len(range(1, budgets["fitted_on"] + budgets["measured_on"], 2))
 
 
 @pytest.mark.slow
 def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
-    given = ("trainer.max_steps=8", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.plateau_patience=1",
-             "trainer.learning_rate=1e-6", "trainer.plateau_min_lr=0")  # fmt: skip
-    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *given)
-    rates = [line["train/learning_rate"] for line in lines(directory) if "train/learning_rate" in line]
+    overrides = ("trainer.max_steps=8", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.plateau_patience=1",
+                 "trainer.learning_rate=1e-6", "trainer.plateau_min_lr=0")  # fmt: skip
+    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *overrides)
+    rates = [line["train/learning_rate"] for line in read_log(directory) if "train/learning_rate" in line]
     assert rates[-1] < rates[0] / 3
 
 
@@ -318,8 +326,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(overrides, error, message, tmp
     assert not (tmp_path / "out").exists()
 
 
-def test_what_needs_no_network_is_named_where_there_is_none(tmp_path, base):
-    """The tokenizer is that of the base, so training one would not help."""
+def test_without_a_network_the_error_names_local_alternatives(tmp_path, base):
+    """Check the advice: the tokenizer is that of the base, so training one would not help."""
     with pytest.raises(DataError, match="model=adalayers_minilm needs no network") as caught:
         run(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=nobody/roberta")
     assert str(caught.value).startswith("tokenizer.path=nobody/roberta: ")
@@ -334,12 +342,12 @@ def test_features_are_for_frozen_bases():
 
 @pytest.mark.slow
 def test_a_head_is_not_evaluated_on_another_base(tmp_path, base):
-    place = shutil.copytree(base, tmp_path / "base")
-    directory, _ = run(tmp_path, place, "adalayers", *TABLE)
+    folder = shutil.copytree(base, tmp_path / "base")
+    directory, _ = run(tmp_path, folder, "adalayers", *TABLE)
     torch.manual_seed(1)
-    BertModel(BertConfig.from_pretrained(base)).save_pretrained(place)
+    BertModel(BertConfig.from_pretrained(base)).save_pretrained(folder)
     with pytest.raises(CheckpointError, match="base_model") as caught:
-        tasks.run(settings(tmp_path, place, "adalayers", *TABLE, "mode=evaluate", f"checkpoint={directory}"))
+        tasks.run(build_config(tmp_path, folder, "adalayers", *TABLE, "mode=evaluate", f"checkpoint={directory}"))
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,6 @@
-"""The four stages of a search: in one run, one by one, interrupted, with several seeds; every shipped configuration."""
+"""The four stages of an architecture search: in one run, one by one, interrupted, with several seeds; shipped
+configurations.
+"""
 
 import json
 import shutil
@@ -17,51 +19,51 @@ from adadepth.tasks import architecture_search
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow
 from tests.pages_support import check_costs
-from tests.training.stream_support import stream_config, write_text
-from tests.training.support import stopped_early
+from tests.training.stream_support import build_stream_config, write_text
+from tests.training.support import mark_interrupted
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINES = ("alternating", "paper_rule", "sandwich", "random")
-# The run that a module's tests share; evaluated and saved in its middle and at its end.
+# The run that the tests of this module share, evaluated and saved in its middle and at its end.
 WHOLE = (
     "search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "trainer.eval_steps=4",
     "trainer.save_steps=4", "seed=3",
 )  # fmt: skip
 
 
-def only_run(folder):
+def find_run(folder):
     (run,) = folder.glob("outputs/*/*")
     return run
 
 
-def record_of(folder):
+def read_record_of_run(folder):
     return json.loads((folder / "run.json").read_text())
 
 
 def forget(run, *keys):
-    """The record of a run that was killed before it recorded these."""
-    kept = {key: value for key, value in record_of(run).items() if key not in keys}
-    (run / "run.json").write_text(json.dumps(kept | {"status": "running"}))
+    """Remove keys from the record of a run, as if it was killed before it recorded them."""
+    record = {key: value for key, value in read_record_of_run(run).items() if key not in keys}
+    (run / "run.json").write_text(json.dumps(record | {"status": "running"}))
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished_search(tmp_path_factory):
     folder = tmp_path_factory.mktemp("search")
-    return only_run_after(folder, tasks.run(stream_config(folder, *WHOLE)))
+    return find_run_and_metric(folder, tasks.run(build_stream_config(folder, *WHOLE)))
 
 
-def only_run_after(folder, metric):
-    return only_run(folder), metric
+def find_run_and_metric(folder, metric):
+    return find_run(folder), metric
 
 
 @pytest.mark.slow
-def test_one_run_searches_derives_retrains_and_compares(finished):
-    run, metric = finished
-    record = record_of(run)
+def test_one_run_searches_derives_retrains_and_compares(finished_search):
+    run, metric = finished_search
+    record = read_record_of_run(run)
     assert record["status"] == "finished"
     assert set(record["architectures"]) == {"derived", *BASELINES}
     assert record["final_metrics"]["eval/loss"] == metric
-    retrained = record_of(run / "retrained" / "derived")["final_metrics"]
+    retrained = read_record_of_run(run / "retrained" / "derived")["final_metrics"]
     assert metric == retrained["eval/loss"]
     for name in ("soft", "argmax", "sampled"):
         assert record["final_metrics"][f"search/{name}/perplexity"] > 1
@@ -76,23 +78,23 @@ def test_one_run_searches_derives_retrains_and_compares(finished):
 
 
 @pytest.mark.slow
-def test_the_derived_network_is_the_argmax_of_the_supernet(finished):
-    """Cut out and evaluated by itself, it has the loss that the supernet had with its most probable operations."""
-    run, _ = finished
+def test_the_derived_network_is_the_argmax_of_the_supernet(finished_search):
+    """Compare losses: the derived network has that of the supernet with its most probable operations."""
+    run, _ = finished_search
     supernet = ParXLSupernet.from_pretrained(run / "supernet")
     derived = ParXLForCausalLM.from_pretrained(run / "derived" / "model")
-    assert derived.config.architecture == supernet.architecture() == record_of(run)["architectures"]["derived"]
-    argmax = record_of(run)["final_metrics"]["search/argmax/loss"]
-    assert record_of(run / "derived")["final_metrics"]["eval/loss"] == pytest.approx(argmax, rel=1e-6)
+    assert derived.config.architecture == supernet.architecture() == read_record_of_run(run)["architectures"]["derived"]
+    argmax = read_record_of_run(run)["final_metrics"]["search/argmax/loss"]
+    assert read_record_of_run(run / "derived")["final_metrics"]["eval/loss"] == pytest.approx(argmax, rel=1e-6)
 
 
 @pytest.mark.slow
-def test_the_report_shows_heat_map_and_comparison(finished):
-    run, _ = finished
+def test_the_report_shows_heat_map_and_comparison(finished_search):
+    run, _ = finished_search
     check_costs(run)
     page = (run / "report.html").read_text()
     assert "alternating" in page
-    assert record_of(run)["architectures"]["derived"] in page
+    assert read_record_of_run(run)["architectures"]["derived"] in page
     for name in ("gates.png", "gates.gif", "architectures.png"):
         assert (run / "figures" / name).is_file(), "drawn by the README's run"
     assert len(list((run / "figures" / "gates").glob("step_*.png"))) >= 2
@@ -100,8 +102,8 @@ def test_the_report_shows_heat_map_and_comparison(finished):
 
 
 @pytest.mark.slow
-def test_the_model_of_the_run_is_the_retrained_network(finished):
-    run, _ = finished
+def test_the_model_of_the_run_is_the_retrained_network(finished_search):
+    run, _ = finished_search
     model = AutoModelForCausalLM.from_pretrained(run / "model")
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
     ids = tokenizer("the cat sat", return_tensors="pt")["input_ids"]
@@ -110,24 +112,24 @@ def test_the_model_of_the_run_is_the_retrained_network(finished):
 
 
 @pytest.mark.slow
-def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
-    run, metric = finished
+def test_separate_stages_equal_one_run(finished_search, tmp_path):
+    run, metric = finished_search
     shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
-    tasks.run(stream_config(tmp_path, *WHOLE, "search.stages=[search]"))
-    copy = only_run(tmp_path)
-    assert record_of(copy)["status"] == "finished"
+    tasks.run(build_stream_config(tmp_path, *WHOLE, "search.stages=[search]"))
+    copy = find_run(tmp_path)
+    assert read_record_of_run(copy)["status"] == "finished"
     assert not (copy / "derived").exists()
     with pytest.raises(CheckpointError, match="no network has been derived yet; add the stage derive"):
-        tasks.run(stream_config(tmp_path, *WHOLE, "search.stages=[retrain]", f"resume={copy}"))
+        tasks.run(build_stream_config(tmp_path, *WHOLE, "search.stages=[retrain]", f"resume={copy}"))
     for stage in ("derive", "retrain", "compare"):
-        last = tasks.run(stream_config(tmp_path, *WHOLE, f"search.stages=[{stage}]", f"resume={copy}"))
+        last = tasks.run(build_stream_config(tmp_path, *WHOLE, f"search.stages=[{stage}]", f"resume={copy}"))
     assert last == metric
-    assert record_of(copy)["architectures"] == record_of(run)["architectures"]
+    assert read_record_of_run(copy)["architectures"] == read_record_of_run(run)["architectures"]
 
 
 @pytest.mark.slow
-def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkeypatch):
-    run, metric = finished
+def test_a_run_stopped_between_networks_resumes_there(finished_search, tmp_path, monkeypatch):
+    run, metric = finished_search
     shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
     retrain = architecture_search._retrain
 
@@ -138,48 +140,51 @@ def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkey
 
     monkeypatch.setattr(architecture_search, "_retrain", stop_before_the_sandwich)
     with pytest.raises(KeyboardInterrupt):
-        tasks.run(stream_config(tmp_path, *WHOLE))
-    stopped = only_run(tmp_path)
-    assert record_of(stopped)["status"] == "interrupted"
+        tasks.run(build_stream_config(tmp_path, *WHOLE))
+    stopped = find_run(tmp_path)
+    assert read_record_of_run(stopped)["status"] == "interrupted"
     find_earlier_run = (stopped / "retrained" / "derived" / "run.json").stat().st_mtime
     monkeypatch.undo()
-    assert tasks.run(stream_config(tmp_path, *WHOLE, f"resume={stopped}")) == metric
-    assert record_of(stopped)["status"] == "finished"
+    assert tasks.run(build_stream_config(tmp_path, *WHOLE, f"resume={stopped}")) == metric
+    assert read_record_of_run(stopped)["status"] == "finished"
     assert (stopped / "retrained" / "derived" / "run.json").stat().st_mtime == find_earlier_run
 
 
 @pytest.mark.slow
 def test_cutoffs_from_the_text_are_those_of_every_network(tmp_path, capsys):
-    given = ("model.cutoffs=[]", "model.cutoff_clusters=3", "trainer.max_steps=2", "search.baselines=[alternating]")
-    tasks.run(stream_config(tmp_path, *given, "search.stages=[search,derive]"))
-    run = only_run(tmp_path)
+    overrides = ("model.cutoffs=[]", "model.cutoff_clusters=3", "trainer.max_steps=2", "search.baselines=[alternating]")
+    tasks.run(build_stream_config(tmp_path, *overrides, "search.stages=[search,derive]"))
+    run = find_run(tmp_path)
     cutoffs = ParXLSupernet.from_pretrained(run / "supernet").config.cutoffs
     assert len(cutoffs) == 2
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("derived from the")]
     assert line == f"derived from the training text: model.cutoffs={cutoffs}"
     settings = OmegaConf.load(run / "config.yaml").model
     assert (settings.cutoffs, settings.cutoff_clusters) == (cutoffs, None)
-    tasks.run(stream_config(tmp_path, *given, f"resume={run}", "search.stages=[retrain]"))
+    tasks.run(build_stream_config(tmp_path, *overrides, f"resume={run}", "search.stages=[retrain]"))
     for model in (run / "derived" / "model", run / "model", run / "retrained" / "alternating" / "model"):
         assert ParXLForCausalLM.from_pretrained(model).config.cutoffs == cutoffs
 
 
 def test_later_stages_need_a_search(tmp_path):
     with pytest.raises(CheckpointError, match="holds no finished search; add the stage search"):
-        tasks.run(stream_config(tmp_path, "search.stages=[derive]"))
+        tasks.run(build_stream_config(tmp_path, "search.stages=[derive]"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("costs", ["measured", "macs"])
 def test_expected_cost_is_a_part_of_the_loss(tmp_path, costs):
     overrides = ("search.latency_weight=0.5", f"search.latency_costs={costs}", "search.stages=[search]")
-    tasks.run(stream_config(tmp_path, *overrides))
-    run = only_run(tmp_path)
+    tasks.run(build_stream_config(tmp_path, *overrides))
+    run = find_run(tmp_path)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any(line.get("train/latency_loss", 0) > 0 for line in lines)
-    attention, feed_forward, identity = record_of(run)["operation_costs"]
+    attention, feed_forward, identity = read_record_of_run(run)["operation_costs"]
     assert min(attention, feed_forward) > identity == 0
-    assert ParXLSupernet.from_pretrained(run / "supernet").config.operation_costs == record_of(run)["operation_costs"]
+    assert (
+        ParXLSupernet.from_pretrained(run / "supernet").config.operation_costs
+        == read_record_of_run(run)["operation_costs"]
+    )
 
 
 MEASURED = {"s": 2e-3, "f": 1e-3, "-": 0.0}  # seconds: the alternating network of three blocks takes 5 ms
@@ -196,12 +201,12 @@ def known_times(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["joint", "two_phase"])
-def test_a_search_holds_a_latency(method, tmp_path, known_times):
+def test_a_search_meets_a_latency_target(method, tmp_path, known_times):
     phases = ("search.weights_only=20", "search.architecture_share=0.5") if method == "two_phase" else ()
-    given = (f"search.method={method}", *phases, "search.stages=[search,derive]")
-    tasks.run(stream_config(tmp_path, *LATENCY, *given))
-    run = only_run(tmp_path)
-    record = record_of(run)
+    overrides = (f"search.method={method}", *phases, "search.stages=[search,derive]")
+    tasks.run(build_stream_config(tmp_path, *LATENCY, *overrides))
+    run = find_run(tmp_path)
+    record = read_record_of_run(run)
     assert record["operation_costs"] == [2e-3, 1e-3, 0.0]
     latency = record["latency"]
     architecture = record["architectures"]["derived"]
@@ -219,9 +224,9 @@ def test_a_search_holds_a_latency(method, tmp_path, known_times):
 
 
 @pytest.mark.slow
-def test_a_latency_that_no_architecture_has_is_told(tmp_path, known_times, capsys):
-    tasks.run(stream_config(tmp_path, *LATENCY, "budget.target=3.5", "search.stages=[search,derive]"))
-    latency = record_of(only_run(tmp_path))["latency"]
+def test_an_unreachable_latency_is_reported(tmp_path, known_times, capsys):
+    tasks.run(build_stream_config(tmp_path, *LATENCY, "budget.target=3.5", "search.stages=[search,derive]"))
+    latency = read_record_of_run(find_run(tmp_path))["latency"]
     assert not latency["is_held"]
     assert latency["derived"] in (3.0, 4.0)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("latency:")]
@@ -234,31 +239,31 @@ def test_a_latency_beyond_every_architecture_is_refused(tmp_path, known_times):
         match=r"budget\.target=7: blocks of the most expensive "
         r"operation take 6 ms in total",
     ):
-        tasks.run(stream_config(tmp_path, *LATENCY, "budget.target=7"))
+        tasks.run(build_stream_config(tmp_path, *LATENCY, "budget.target=7"))
     assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.slow
-def test_a_budget_goes_on_with_the_costs_that_the_search_has_seen(tmp_path, known_times, monkeypatch):
-    given = (*LATENCY, "trainer.max_steps=8", "trainer.eval_steps=4", "trainer.save_steps=4",
-             "search.stages=[search,derive]", "trainer.save_total_limit=null")  # fmt: skip
-    tasks.run(stream_config(tmp_path / "whole", *given))
-    tasks.run(stream_config(tmp_path / "stopped", *given))
-    whole, stopped = only_run(tmp_path / "whole"), only_run(tmp_path / "stopped")
+def test_a_resumed_budget_reuses_the_measured_costs(tmp_path, known_times, monkeypatch):
+    overrides = (*LATENCY, "trainer.max_steps=8", "trainer.eval_steps=4", "trainer.save_steps=4",
+                 "search.stages=[search,derive]", "trainer.save_total_limit=null")  # fmt: skip
+    tasks.run(build_stream_config(tmp_path / "whole", *overrides))
+    tasks.run(build_stream_config(tmp_path / "stopped", *overrides))
+    whole, stopped = find_run(tmp_path / "whole"), find_run(tmp_path / "stopped")
     for path in (stopped / "supernet", stopped / "derived", stopped / "checkpoints" / "checkpoint-8"):
         shutil.rmtree(path)
     forget(stopped, "search_metrics", "architectures", "latency")
     monkeypatch.setattr(latency, "operation_latencies", lambda *args: pytest.fail("measured again"))
-    tasks.run(stream_config(tmp_path / "stopped", *given, f"resume={stopped_early(stopped)}"))
+    tasks.run(build_stream_config(tmp_path / "stopped", *overrides, f"resume={mark_interrupted(stopped)}"))
     gates = [ParXLSupernet.from_pretrained(run / "supernet").gates for run in (whole, stopped)]
     assert torch.equal(*gates)
-    assert record_of(whole)["latency"] == record_of(stopped)["latency"]
+    assert read_record_of_run(whole)["latency"] == read_record_of_run(stopped)["latency"]
 
 
 def test_times_estimated_by_macs_add_up_to_the_measured_ones(tmp_path, known_times):
-    given = ("search.latency_costs=macs", "trainer.max_steps=2", "search.stages=[search]", "trainer.eval_steps=2")
-    tasks.run(stream_config(tmp_path, *LATENCY, *given, "trainer.save_steps=2"))
-    attention, feed_forward, identity = record_of(only_run(tmp_path))["operation_costs"]
+    overrides = ("search.latency_costs=macs", "trainer.max_steps=2", "search.stages=[search]", "trainer.eval_steps=2")
+    tasks.run(build_stream_config(tmp_path, *LATENCY, *overrides, "trainer.save_steps=2"))
+    attention, feed_forward, identity = read_record_of_run(find_run(tmp_path))["operation_costs"]
     assert attention + feed_forward == pytest.approx(3e-3)
     assert attention != pytest.approx(2e-3)
     assert identity == 0
@@ -267,11 +272,11 @@ def test_times_estimated_by_macs_add_up_to_the_measured_ones(tmp_path, known_tim
 @pytest.mark.slow
 def test_retraining_may_begin_with_the_weights_of_the_supernet(tmp_path):
     overrides = ("search.retrain_from=supernet", "search.baselines=[]", "search.retrain_steps=3")
-    tasks.run(stream_config(tmp_path, *overrides))
-    run = only_run(tmp_path)
+    tasks.run(build_stream_config(tmp_path, *overrides))
+    run = find_run(tmp_path)
     lines = (run / "retrained" / "derived" / "metrics.jsonl").read_text().splitlines()
     first = next(json.loads(line) for line in lines if "eval/loss" in line)
-    untrained = record_of(run / "derived")["final_metrics"]
+    untrained = read_record_of_run(run / "derived")["final_metrics"]
     assert first["step"] == 0
     assert first["eval/loss"] == pytest.approx(untrained["eval/loss"], rel=1e-6)
     rows = json.loads((run / "architectures.json").read_text())["rows"]
@@ -279,8 +284,8 @@ def test_retraining_may_begin_with_the_weights_of_the_supernet(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_seeds_tell_how_far_they_agree(tmp_path):
-    tasks.run(stream_config(tmp_path, "seeds=2", "search.stages=[search]"))
+def test_several_seeds_report_their_agreement(tmp_path):
+    tasks.run(build_stream_config(tmp_path, "seeds=2", "search.stages=[search]"))
     (summary,) = tmp_path.glob("outputs/*/*/seeds.json")
     agreement = json.loads(summary.read_text())["architecture_agreement"]
     assert agreement["pairs"] == 1
@@ -292,8 +297,8 @@ def test_several_seeds_tell_how_far_they_agree(tmp_path):
     "root",
     mostly_slow(["par_tiny", "par_wikitext2", "par_base", "par_network"], lambda root: root == "par_tiny"),
 )
-def test_root(root, tmp_path):
-    """Every shipped search trains two updates at the debug width, from a local text where its own is not at hand."""
+def test_every_shipped_search_trains(root, tmp_path):
+    """Train two updates at the debug width, on a local text where the configuration's own is not at hand."""
     texts = [str(write_text(tmp_path / f"{name}.txt", lines)) for name, lines in (("a", 500), ("b", 60), ("c", 60))]
     local = (
         f"dataset.path={texts[0]}", f"dataset.evaluation_path={texts[1]}", f"dataset.test_path={texts[2]}",
@@ -307,31 +312,33 @@ def test_root(root, tmp_path):
         root, "debug=default", f"output_dir={tmp_path / 'outputs'}", "trainer.disable_tqdm=true", *overrides, *blocks
     )
     tasks.run(config)
-    record = record_of(only_run(tmp_path))
+    record = read_record_of_run(find_run(tmp_path))
     assert record["status"] == "finished"
     assert ("eval/test/perplexity" in record["final_metrics"]) == (root in ("par_wikitext2", "par_base"))
 
 
-def searched(run):
-    """What the record says of the search, without what a clock says."""
-    found, clock = record_of(run)["final_metrics"], ("runtime", "_second")
+def read_search_metrics(run):
+    """Return the metrics of the search in a record, without times."""
+    metrics, clock = read_record_of_run(run)["final_metrics"], ("runtime", "_second")
     return {
         name: value
-        for name, value in found.items()
+        for name, value in metrics.items()
         if name.startswith("search/") and not any(word in name for word in clock)
     }
 
 
-def figures_of(run):
+def list_logged_figures(run):
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [line[name] for line in lines for name in line if name.startswith("figures/")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", ["supernet saved", "derived", "derived half"])
-def test_a_stage_is_done_when_it_is_recorded(finished, tmp_path, window):
-    """Killed when a folder is there and its record is not, a search goes on to the same end; no line is there twice."""
-    run, metric = finished
+def test_a_stage_is_done_when_it_is_recorded(finished_search, tmp_path, window):
+    """Check a search that was killed between writing a folder and its record: the end is the same, no line is logged
+    twice.
+    """
+    run, metric = finished_search
     killed = tmp_path / "outputs" / run.parent.name / run.name
     shutil.copytree(run, killed)
     for name in ("retrained", "model"):
@@ -347,25 +354,29 @@ def test_a_stage_is_done_when_it_is_recorded(finished, tmp_path, window):
             (killed / "derived" / "model" / "model.safetensors").write_bytes(b"")
             forget(killed / "derived", "final_metrics")
     assert (
-        tasks.run(stream_config(tmp_path, *WHOLE, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}"))
+        tasks.run(
+            build_stream_config(tmp_path, *WHOLE, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}")
+        )
         == metric
     )
-    assert record_of(killed)["status"] == "finished"
-    metrics = [searched(folder) for folder in (run, killed)]
+    assert read_record_of_run(killed)["status"] == "finished"
+    metrics = [read_search_metrics(folder) for folder in (run, killed)]
     assert metrics[0] == metrics[1], "the supernet is evaluated at the temperature of its last update"
     for name in ("model", "supernet", "derived/model"):
         weights = [(folder / name / "model.safetensors").read_bytes() for folder in (run, killed)]
         assert weights[0] == weights[1], name
-    assert figures_of(killed) == figures_of(run)
-    assert len(figures_of(run)) == len(set(figures_of(run))) > 2
+    assert list_logged_figures(killed) == list_logged_figures(run)
+    assert len(list_logged_figures(run)) == len(set(list_logged_figures(run))) > 2
 
 
 @pytest.mark.slow
-def test_a_supernet_that_is_gone_is_one_line(finished, tmp_path):
-    run, _ = finished
+def test_a_missing_supernet_is_a_one_line_error(finished_search, tmp_path):
+    run, _ = finished_search
     killed = tmp_path / "outputs" / run.parent.name / run.name
     shutil.copytree(run, killed)
     shutil.rmtree(killed / "supernet")
     forget(killed, "architectures")
     with pytest.raises(CheckpointError, match=r"supernet: its \S+ is missing$"):
-        tasks.run(stream_config(tmp_path, *WHOLE, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}"))
+        tasks.run(
+            build_stream_config(tmp_path, *WHOLE, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}")
+        )

@@ -1,4 +1,4 @@
-"""Runs under a budget: from the settings to files, one checkpoint at several depths, and matched baselines."""
+"""Runs under a budget: settings and files, one checkpoint at several depths, and matched baselines."""
 
 import json
 
@@ -23,52 +23,54 @@ TINY = (
 )  # fmt: skip
 
 
-def lines_of(directory):
+def read_lines(directory):
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     tasks.run(configured("act_maze", *TINY, f"output_dir={folder}"))
     (directory,) = folder.glob("act_maze/*")
     return directory
 
 
-def test_target_depth_and_multiplier_are_logged_and_drawn(trained):
-    lines = [line for line in lines_of(trained) if "budget/target" in line]
+def test_target_depth_and_multiplier_are_logged_and_plotted(trained_run):
+    lines = [line for line in read_lines(trained_run) if "budget/target" in line]
     assert lines[0]["budget/target"] == 3  # grow_from
     assert all({"budget/measured", "budget/multiplier", "train/budget_loss"} <= line.keys() for line in lines)
     assert lines[0]["budget/multiplier"] == 0
-    assert (trained / "figures" / "budget.png").exists()
-    page = (trained / "report.html").read_text()
+    assert (trained_run / "figures" / "budget.png").exists()
+    page = (trained_run / "report.html").read_text()
     assert "Budget and depth" in page
     assert "Multiplier of depth" in page
-    assert (trained / "checkpoints" / "checkpoint-4" / "budget.json").exists()
+    assert (trained_run / "checkpoints" / "checkpoint-4" / "budget.json").exists()
 
 
-def test_a_run_that_has_all_that_is_advised_gets_no_advice(trained):
-    """`act_maze` has a deeper bias than advised, the state rule and recall; the run also has a budget."""
-    adaptation = json.loads((trained / "halting.json").read_text())["adaptation"]
+def test_a_run_with_all_advised_settings_gets_no_advice(trained_run):
+    """Run `act_maze`, which has a deeper bias than advised, the state rule and recall, and here also a budget."""
+    adaptation = json.loads((trained_run / "halting.json").read_text())["adaptation"]
     assert "does not adapt" in adaptation["warning"]
     assert "advice" not in adaptation
 
 
-def test_halted_tokens_that_are_left_out_are_timed(trained):
-    record = json.loads((trained / "run.json").read_text())
+def test_ragged_execution_is_timed_against_dense(trained_run):
+    record = json.loads((trained_run / "run.json").read_text())
     assert record["executions"]["machine"] == describe_machine(torch.device("cpu"))
     for kind, metric in SPEEDUPS.items():
         speed = record["executions"][kind]
         assert speed["speedup"] == record["final_metrics"][metric] > 0
         assert speed["allowed"] >= 1
         assert speed["sequences"] > 0
-    assert "Ragged against dense execution" in (trained / "report.html").read_text()
-    check_costs(trained)
+    assert "Ragged against dense execution" in (trained_run / "report.html").read_text()
+    check_costs(trained_run)
 
 
 @pytest.mark.slow
-def test_a_saturated_halting_unit_is_brought_to_the_target(tmp_path):
-    """Halting probabilities of 1e-9 have no gradient: the budget's loss alone leaves every token at the cap."""
+def test_a_budget_moves_a_saturated_halting_unit_to_its_target(tmp_path):
+    """Start from halting probabilities of 1e-9, which have no gradient: the budget loss alone leaves every token at the
+    cap.
+    """
     phases = ("budget.grow=0", "budget.hold=0", "budget.ramp=0", "budget.grow_from=1")
     saturated = (
         "model.halt_bias_init=-20",
@@ -78,21 +80,21 @@ def test_a_saturated_halting_unit_is_brought_to_the_target(tmp_path):
     )
     tasks.run(configured("act_maze", *TINY, *phases, *saturated, f"output_dir={tmp_path}"))
     (directory,) = tmp_path.glob("*/*")
-    depths = [line["budget/measured"] for line in lines_of(directory) if "budget/measured" in line]
+    depths = [line["budget/measured"] for line in read_lines(directory) if "budget/measured" in line]
     assert depths[0] == 4.0
     assert 1.4 <= depths[-1] <= 2.6
 
 
-def test_one_checkpoint_is_set_to_several_depths(trained, tmp_path, capsys):
-    overrides = ("mode=evaluate", f"checkpoint={trained}", "budget.targets=[1,3,4]", f"output_dir={tmp_path}")
+def test_one_checkpoint_is_fitted_to_several_depths(trained_run, tmp_path, capsys):
+    overrides = ("mode=evaluate", f"checkpoint={trained_run}", "budget.targets=[1,3,4]", f"output_dir={tmp_path}")
     tasks.run(configured("act_maze", *TINY, "budget.target=null", *overrides))
     (directory,) = tmp_path.glob("*/*")
-    found = json.loads((directory / "budgets.json").read_text())
-    assert (found["fitted_on"], found["measured_on"]) == (12, 12)
-    assert [row["target"] for row in found["rows"]] == [None, 1, 3, 4]
-    means = [row["mean"] for row in found["rows"][1:]]
+    budgets = json.loads((directory / "budgets.json").read_text())
+    assert (budgets["fitted_on"], budgets["measured_on"]) == (12, 12)
+    assert [row["target"] for row in budgets["rows"]] == [None, 1, 3, 4]
+    means = [row["mean"] for row in budgets["rows"][1:]]
     assert means == sorted(means)
-    for row in found["rows"][1:]:
+    for row in budgets["rows"][1:]:
         assert row["fit"]["is_reached"] == (abs(row["fit"]["depth"] - row["target"]) <= 0.005 * row["target"])
         assert 0 < row["adaptive_over_full"] <= 1
     assert (directory / "budgets.csv").read_text().startswith("target,level,fitted,mean,std,")
@@ -102,7 +104,7 @@ def test_one_checkpoint_is_set_to_several_depths(trained, tmp_path, capsys):
 
 
 def score_by_hand(checkpoint, rows):
-    """Accuracy and mean depth over the cells of some mazes, one maze after the other."""
+    """Return accuracy and mean depth over the cells of some mazes, computed one maze at a time."""
     config = configured("act_maze", *TINY)
     data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
     model = AlbertActForTokenClassification.from_pretrained(checkpoint / "model").eval()
@@ -119,17 +121,17 @@ def score_by_hand(checkpoint, rows):
 
 
 @pytest.mark.slow
-def test_a_model_is_scored_as_trained_on_both_halves(trained, tmp_path, capsys):
-    """Those on which budgets are fitted and scored, so that it can be compared with them."""
-    overrides = ("mode=evaluate", f"checkpoint={trained}", "score_halves=true", f"output_dir={tmp_path}")
+def test_a_model_is_scored_as_trained_on_both_halves(trained_run, tmp_path, capsys):
+    """Evaluate the halves on which budgets are fitted and scored, so that the model can be compared with them."""
+    overrides = ("mode=evaluate", f"checkpoint={trained_run}", "score_halves=true", f"output_dir={tmp_path}")
     tasks.run(configured("act_maze", *TINY, "budget.target=null", *overrides))
     (directory,) = tmp_path.glob("*/*")
     (row,) = json.loads((directory / "budgets.json").read_text())["rows"]
     order = np.random.default_rng(0).permutation(24)
-    score, depth = score_by_hand(trained, order[12:])
+    score, depth = score_by_hand(trained_run, order[12:])
     assert row["metrics"]["score"] == pytest.approx(score)
     assert row["mean"] == pytest.approx(depth)
-    assert row["fitting_metrics"]["score"] == pytest.approx(score_by_hand(trained, order[:12])[0])
+    assert row["fitting_metrics"]["score"] == pytest.approx(score_by_hand(trained_run, order[:12])[0])
     assert row["n"] == 12 * 9
     assert row["target"] is None
     # Without targets, no table of depths is shown.
@@ -137,13 +139,13 @@ def test_a_model_is_scored_as_trained_on_both_halves(trained, tmp_path, capsys):
     assert "one checkpoint at several depths" not in capsys.readouterr().out
 
 
-def test_matched_baselines_enclose_the_compute_of_a_run(trained, capsys):
-    halting = json.loads((trained / "halting.json").read_text())
-    out = f"output_dir={trained.parents[1]}"
+def test_matched_baselines_enclose_the_compute_of_a_run(trained_run, capsys):
+    halting = json.loads((trained_run / "halting.json").read_text())
+    out = f"output_dir={trained_run.parents[1]}"
     # The newest folder is an evaluation, which is not what a baseline is compared with.
-    tasks.run(configured("act_maze", *TINY, "budget.target=null", "mode=evaluate", f"checkpoint={trained}", out))
+    tasks.run(configured("act_maze", *TINY, "budget.target=null", "mode=evaluate", f"checkpoint={trained_run}", out))
     tasks.run(configured("act_maze", *TINY, "rival_of=latest", out))
-    adaptive, *rivals = json.loads((trained / "rivals.json").read_text())["rows"]
+    adaptive, *rivals = json.loads((trained_run / "rivals.json").read_text())["rows"]
     assert adaptive["kind"] == "adaptive"
     assert adaptive["errors"]["eval/score"] == halting["classes"]["all"]["accuracy_error"]
     shares = [row["adaptive_macs"] / adaptive["adaptive_macs"] for row in rivals]
@@ -151,22 +153,22 @@ def test_matched_baselines_enclose_the_compute_of_a_run(trained, capsys):
     assert max(shares) >= 0.99 or rivals[-1]["depth"] == halting["max_depth"]
     for row in rivals:
         assert (row["mean"], row["std"]) == (row["depth"], 0)
-        stored = json.loads((trained.parent / row["run"] / "model" / "config.json").read_text())
+        stored = json.loads((trained_run.parent / row["run"] / "model" / "config.json").read_text())
         assert stored["fixed_depth"] == row["depth"]
-    assert "Matched baselines of fixed depth" in (trained / "report.html").read_text()
+    assert "Matched baselines of fixed depth" in (trained_run / "report.html").read_text()
     assert "matched baselines of fixed depth" in capsys.readouterr().out
 
 
-def test_a_rival_needs_a_finished_run(tmp_path, trained):
+def test_a_matched_baseline_needs_a_finished_run(tmp_path, trained_run):
     with pytest.raises(CheckpointError, match=r"latest: no run with model"):
         tasks.run(configured("act_maze", *TINY, "rival_of=latest", f"output_dir={tmp_path}"))
 
 
-def test_a_rival_is_trained_on_what_its_run_was_trained_on(tmp_path, trained):
+def test_a_matched_baseline_trains_on_the_data_of_its_run(tmp_path, trained_run):
     with pytest.raises(
         CheckpointError, match=r"^rival_of=\S+: that run has task=finetune on dataset=maze; a compute-matched"
     ):
-        tasks.run(configured("act_tiny", "debug=default", f"rival_of={trained}", f"output_dir={tmp_path}"))
+        tasks.run(configured("act_tiny", "debug=default", f"rival_of={trained_run}", f"output_dir={tmp_path}"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -175,8 +177,8 @@ def test_a_rival_is_trained_on_what_its_run_was_trained_on(tmp_path, trained):
     ({"adaptive_macs": 50.0}, "that run has task=finetune on dataset=sudoku; a compute-matched baseline "
                                   "must be trained like the run$"),
 ])  # fmt: skip
-def test_a_run_of_another_kind_has_no_rival(tmp_path, cost, message):
-    """As of TRM, whose puzzles are other data; and one whose compute was not measured."""
+def test_runs_of_other_kinds_have_no_matched_baseline(tmp_path, cost, message):
+    """Check a TRM run, whose puzzles are other data, and a run whose compute was not measured."""
     (tmp_path / "run" / "model").mkdir(parents=True)
     halting = {"unit": "sequence", "max_depth": 4, "cost": cost}
     (tmp_path / "run" / "halting.json").write_text(json.dumps(halting))
@@ -189,21 +191,21 @@ def test_a_run_of_another_kind_has_no_rival(tmp_path, cost, message):
 
 
 @pytest.mark.slow
-def test_the_work_of_full_depth_can_be_the_unit(tmp_path):
+def test_a_budget_can_be_a_share_of_full_compute(tmp_path):
     tasks.run(configured("act_maze", *TINY, "budget=work", "budget.target=0.5", f"output_dir={tmp_path}"))
     (directory,) = tmp_path.glob("*/*")
-    last = [line for line in lines_of(directory) if "budget/measured" in line][-1]
+    last = [line for line in read_lines(directory) if "budget/measured" in line][-1]
     assert 0 < last["budget/measured"] <= 1
     assert last["budget/target"] == pytest.approx(0.5, abs=0.51)
 
 
 @pytest.mark.slow
-def test_sequences_that_halt_are_held_too(tmp_path):
+def test_a_budget_holds_models_that_halt_by_sequence(tmp_path):
     small = ("debug=default", "trainer.disable_tqdm=true", "model.num_hidden_layers=4", "dataset=hops_sequence")
     budget = ("budget=depth", "budget.target=2", "model.kl_penalty_factor=0", f"output_dir={tmp_path}")
     tasks.run(configured("ponder_tiny", *small, *budget))
     (directory,) = tmp_path.glob("*/*")
-    assert any("budget/multiplier" in line for line in lines_of(directory))
+    assert any("budget/multiplier" in line for line in read_lines(directory))
 
 
 @pytest.mark.parametrize(("overrides", "message"), [
@@ -220,14 +222,14 @@ def test_sequences_that_halt_are_held_too(tmp_path):
      "score_halves=true: needs trainer.halting_statistics=true"),
     (("budget.gain=0",), "budget.gain=0.0: must be above 0"),
 ])  # fmt: skip
-def test_what_makes_no_sense_is_one_line(overrides, message):
+def test_impossible_budgets_are_one_line_errors(overrides, message):
     with pytest.raises(ConfigError) as error:
         configured("act_maze", *TINY, *overrides)
     (line,) = str(error.value).splitlines()
     assert message in line
 
 
-def test_a_geometric_prior_is_a_price():
+def test_a_geometric_prior_acts_as_a_multiplier():
     with pytest.raises(ConfigError, match=r"model.prior=geometric also penalises depth"):
         configured("ponder_tiny", "budget=depth")
     configured("ponder_tiny", "budget=depth", "model.prior=uniform", "model.target_halt_probability=null")

@@ -1,4 +1,4 @@
-"""Runs and models whose files were changed, cut or lost: named in one line before anything is loaded."""
+"""Runs and models whose files were changed, cut or lost: one line names the damage before anything is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.runs.directory import read_record
 from adadepth.tasks.budgets import split_into_halves
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
-from tests.training.support import stopped_early
+from tests.training.support import mark_interrupted
 
 EVALUATED = ("debug=default", "mode=evaluate", "trainer.disable_tqdm=true")
 
@@ -29,7 +29,7 @@ def run(pretrained: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def folders(directory: Path) -> list[str]:
+def list_folders(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_dir())
 
 
@@ -37,7 +37,7 @@ def evaluate(checkpoint: Path, folder: Path) -> float | None:
     return tasks.run(configured("act_tiny", *EVALUATED, f"checkpoint={checkpoint}", f"output_dir={folder}"))
 
 
-def poison(model: Path) -> None:
+def write_nan_weight(model: Path) -> None:
     weights = load_file(model / "model.safetensors")
     weights[next(iter(weights))].view(-1)[0] = float("nan")
     save_file(weights, model / "model.safetensors", {"format": "pt"})
@@ -47,73 +47,72 @@ def poison(model: Path) -> None:
 def test_a_changed_model_of_a_run_is_not_evaluated(run: Path, tmp_path: Path, name: str) -> None:
     with (run / "model" / name).open("ab") as file:
         file.write(b" ")
-    before = folders(tmp_path)
+    before = list_folders(tmp_path)
     with pytest.raises(
         CheckpointError, match=rf"^checkpoint=\S+/model: its {name} is damaged \([\d,]+ bytes of [\d,]+\)$"
     ):
         evaluate(run, tmp_path)
-    assert folders(tmp_path) == before
+    assert list_folders(tmp_path) == before
 
 
 def test_a_checkpoint_that_was_changed_is_not_evaluated(run: Path, tmp_path: Path) -> None:
     checkpoint = sorted((run / "checkpoints").iterdir())[-1]
-    poison(checkpoint)
+    write_nan_weight(checkpoint)
     with pytest.raises(CheckpointError, match=r"its model\.safetensors has changed since it was written$"):
         evaluate(checkpoint, tmp_path)
 
 
-def test_a_model_that_was_copied_away_is_its_owner_s(run: Path, tmp_path: Path) -> None:
-    """Nothing is asked of it but numbers that are finite."""
+def test_a_copied_model_only_needs_finite_weights(run: Path, tmp_path: Path) -> None:
     model = tmp_path / "mine"
     shutil.copytree(run / "model", model)
     (model / "config.json").write_text((model / "config.json").read_text() + " ")
     assert evaluate(model, tmp_path / "out") is not None
-    poison(model)
-    before = folders(tmp_path)
+    write_nan_weight(model)
+    before = list_folders(tmp_path)
     with pytest.raises(CheckpointError, match=r"^checkpoint=\S+/mine: its weights '\S+' are not finite$"):
         evaluate(model, tmp_path / "out")
-    assert folders(tmp_path) == before
+    assert list_folders(tmp_path) == before
 
 
-def test_a_copied_model_that_lacks_weights_is_not_evaluated_at_random(run: Path, tmp_path: Path) -> None:
+def test_a_copied_model_without_all_weights_is_refused(run: Path, tmp_path: Path) -> None:
     model = tmp_path / "mine"
     shutil.copytree(run / "model", model)
     weights = load_file(model / "model.safetensors")
     save_file({f"other.{name}": weight for name, weight in weights.items()}, model / "model.safetensors")
-    before = folders(tmp_path)
+    before = list_folders(tmp_path)
     with pytest.raises(CheckpointError, match=r"^checkpoint=\S+/mine: its weights '\S+' and \d+ more are missing"):
         evaluate(model, tmp_path / "out")
-    assert folders(tmp_path) == before
+    assert list_folders(tmp_path) == before
 
 
-def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
+def test_a_run_resumes_from_an_older_checkpoint_if_the_newest_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To the same weights, those of its best checkpoint, though it was moved and one is enough to keep."""
-    given = ("budget=none", "debug=default", "trainer.max_steps=3", "trainer.eval_steps=1", "trainer.save_steps=1",
-             "trainer.save_total_limit=null", "trainer.disable_tqdm=true", f"output_dir={tmp_path}")  # fmt: skip
-    tasks.run(configured("act_tiny", *given))
+    """Compare the weights of the best checkpoint, after the run was moved and with a limit of one checkpoint."""
+    overrides = ("budget=none", "debug=default", "trainer.max_steps=3", "trainer.eval_steps=1", "trainer.save_steps=1",
+                 "trainer.save_total_limit=null", "trainer.disable_tqdm=true", f"output_dir={tmp_path}")  # fmt: skip
+    tasks.run(configured("act_tiny", *overrides))
     (first,) = tmp_path.glob("act_tiny/*")
     run = first.rename(tmp_path / "act_tiny" / "moved")
-    kept, best = (run / "model" / "model.safetensors").read_bytes(), read_record(run)["best_checkpoint"]
+    weights, best = (run / "model" / "model.safetensors").read_bytes(), read_record(run)["best_checkpoint"]
     (run / "checkpoints" / "checkpoint-3" / "optimizer.pt").unlink()
-    tasks.run(configured("act_tiny", f"resume={stopped_early(run)}", "trainer.save_total_limit=1"))
+    tasks.run(configured("act_tiny", f"resume={mark_interrupted(run)}", "trainer.save_total_limit=1"))
     newest = run / "checkpoints" / "checkpoint-3"
-    said = f"skipped {newest}: its optimizer.pt is missing; resuming from checkpoint-2"
-    assert said in capsys.readouterr().out
-    assert (run / "model" / "model.safetensors").read_bytes() == kept
+    notice = f"skipped {newest}: its optimizer.pt is missing; resuming from checkpoint-2"
+    assert notice in capsys.readouterr().out
+    assert (run / "model" / "model.safetensors").read_bytes() == weights
     assert (read_record(run)["status"], read_record(run)["best_checkpoint"]) == ("finished", best)
     assert list_complete_checkpoints(run / "checkpoints") == sorted({run / "checkpoints" / best, newest})
 
 
 @pytest.mark.slow
-def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None:
+def test_a_run_without_a_complete_checkpoint_names_the_damage(run: Path) -> None:
     for checkpoint in (run / "checkpoints").iterdir():
         (checkpoint / "scheduler.pt").unlink()
     with pytest.raises(
         CheckpointError, match=r"it has no complete checkpoint: \S+: its scheduler.pt is missing"
     ) as caught:
-        tasks.run(configured("act_tiny", f"resume={stopped_early(run)}"))
+        tasks.run(configured("act_tiny", f"resume={mark_interrupted(run)}"))
     assert "\n" not in str(caught.value)
 
 
@@ -125,10 +124,10 @@ def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None
         ("[1]", "the file must be a mapping, not a list"),
     ],
 )
-def test_other_json_in_the_place_of_statistics_is_told_as_damage(text: str, problem: str, tmp_path: Path) -> None:
+def test_statistics_of_the_wrong_shape_are_reported_as_damage(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "halting.json").write_text(text)
-    found = read_run(tmp_path)
-    assert (found.halting, found.missing["halting.json"]) == ({}, f"halting.json is damaged ({problem})")
+    reading = read_run(tmp_path)
+    assert (reading.halting, reading.missing["halting.json"]) == ({}, f"halting.json is damaged ({problem})")
 
 
 def test_one_example_is_too_few_for_a_fit() -> None:
@@ -140,18 +139,18 @@ def test_one_example_is_too_few_for_a_fit() -> None:
     ("name", "is_folder"),
     [(".lock", False), ("checkpoints/checkpoint-2", False), ("metrics.jsonl", False), ("metrics.jsonl", True)],
 )
-def test_a_link_or_a_folder_where_a_file_was_is_named(run: Path, tmp_path: Path, name: str, is_folder: bool) -> None:
-    """Nothing is written where a link points."""
-    place, away = run / name, tmp_path / "away"
-    if place.exists():
-        place.rename(away)
+def test_a_link_or_folder_in_place_of_a_file_is_refused(run: Path, tmp_path: Path, name: str, is_folder: bool) -> None:
+    """Check that nothing is written where a link points."""
+    path, away = run / name, tmp_path / "away"
+    if path.exists():
+        path.rename(away)
     before = away.read_bytes() if away.is_file() else None
-    place.mkdir() if is_folder else place.symlink_to(away)
-    stopped_early(run)
-    asked = [configured("act_tiny", "debug=default", f"resume={run}", f"output_dir={tmp_path}")]
+    path.mkdir() if is_folder else path.symlink_to(away)
+    mark_interrupted(run)
+    configs = [configured("act_tiny", "debug=default", f"resume={run}", f"output_dir={tmp_path}")]
     if name == "metrics.jsonl" and not is_folder:
-        asked.append(configured("act_tiny", "mode=report", f"run={run}"))
-    for config in asked:
+        configs.append(configured("act_tiny", "mode=report", f"run={run}"))
+    for config in configs:
         with pytest.raises(CheckpointError, match=rf"{name}.*(must be a file|is a link)"):
             tasks.run(config)
     assert away.exists() == (name != ".lock")
@@ -165,5 +164,5 @@ def test_a_broken_line_of_the_log_stops_a_resume(run: Path, line: str) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write(f"{line}\n")
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: line \d+ is damaged"):
-        tasks.run(configured("act_tiny", f"resume={stopped_early(run)}"))
+        tasks.run(configured("act_tiny", f"resume={mark_interrupted(run)}"))
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"

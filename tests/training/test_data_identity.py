@@ -1,4 +1,4 @@
-"""A model meets other classes, another tokenizer, other data or longer texts than in training."""
+"""Models that meet other classes, another tokenizer, other data or longer texts than in training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from adadepth.runs.data_identity import DataIdentity, digest_tokenizer
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow
 from tests.training.finetune_support import SMALL
-from tests.training.support import stopped_early
+from tests.training.support import mark_interrupted
 from tests.unit.data.labelled_support import write_splits
 from tests.unit.data.tokenizers_support import tokenizer
 
@@ -46,8 +46,8 @@ FAMILIES = {
 }
 
 
-def sentences(count: int, seed: int, words: Mapping[str, list[str]] = WORDS) -> list[dict[str, Any]]:
-    """Rows whose class is that of their one telling word; three of four have the last class."""
+def make_sentences(count: int, seed: int, words: Mapping[str, list[str]] = WORDS) -> list[dict[str, Any]]:
+    """Return rows whose class is that of one word in them; three of four rows have the last class."""
     draw, names = random.Random(seed), list(words)
     rows = []
     for number in range(count):
@@ -58,25 +58,25 @@ def sentences(count: int, seed: int, words: Mapping[str, list[str]] = WORDS) -> 
 
 
 def write_table(folder: Path, words: Mapping[str, list[str]] = WORDS) -> Path:
-    write_splits(folder, "csv", train=sentences(96, 0, words), validation=sentences(32, 1, words))
+    write_splits(folder, "csv", train=make_sentences(96, 0, words), validation=make_sentences(32, 1, words))
     return folder
 
 
-def options(folder: Path, data: Path, *overrides: str) -> tuple[str, ...]:
+def list_overrides(folder: Path, data: Path, *overrides: str) -> tuple[str, ...]:
     local = (f"dataset.path={data}", f"output_dir={folder}/out", f"dataset.cache_dir={folder}/cache")
     return (*TABLE, *LEARNS, *local, "tokenizer.path=null", "model.pretrained=null", *overrides)
 
 
 def train(folder: Path, family: str, data: Path, *overrides: str) -> Path:
     root, *model = FAMILIES[family]
-    tasks.run(configured(root, *model, *options(folder, data), *overrides))
+    tasks.run(configured(root, *model, *list_overrides(folder, data), *overrides))
     return max((folder / "out").glob("*/*"))
 
 
 def interrupt(run: Path) -> Path:
-    """Take the last checkpoint from a finished run, which then stands as one that was interrupted before it."""
+    """Take the last checkpoint from a finished run, and mark the run as interrupted before it."""
     shutil.rmtree(max(checkpoints(run / "checkpoints"), key=get_checkpoint_step))
-    return stopped_early(run)
+    return mark_interrupted(run)
 
 
 def evaluate(run: Path, family: str, *overrides: str) -> float:
@@ -93,18 +93,18 @@ def evaluate(run: Path, family: str, *overrides: str) -> float:
 
 
 @pytest.fixture(scope="module", params=mostly_slow(FAMILIES, lambda family: family == "act"))
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+def trained_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     folder = tmp_path_factory.mktemp(request.param)
     data = write_table(folder / "data")
     return request.param, train(folder, request.param, data), data
 
 
-def accuracy(run: Path) -> float:
-    """That of the training's own evaluation."""
+def read_accuracy(run: Path) -> float:
+    """Return the accuracy of the training's own evaluation."""
     return float(json.loads((run / "run.json").read_text())["final_metrics"]["eval/accuracy"])
 
 
-def rename(data: Path, folder: Path, names: Mapping[str, str]) -> Path:
+def rename_classes(data: Path, folder: Path, names: Mapping[str, str]) -> Path:
     folder.mkdir()
     for file in data.iterdir():
         rows = list(csv.DictReader(file.open(encoding="utf-8")))
@@ -112,8 +112,8 @@ def rename(data: Path, folder: Path, names: Mapping[str, str]) -> Path:
     return folder
 
 
-def changes(run: Path) -> Iterable[str]:
-    """What the record of the newest evaluation says of changed data."""
+def read_data_changes(run: Path) -> Iterable[str]:
+    """Return what the record of the newest evaluation says of changed data."""
     newest = max((run / "evaluations").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     changed: Iterable[str] = json.loads((newest / "run.json").read_text())["data"].get("changed", ())
     return changed
@@ -126,32 +126,32 @@ def changes(run: Path) -> Iterable[str]:
     pytest.param({"neg": "1", "pos": "0"}, ["dataset.labels=[pos,neg]"], marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_classes_are_mapped_by_name(
-    trained: tuple[str, Path, Path], names: Mapping[str, str], order: list[str], tmp_path: Path
+    trained_run: tuple[str, Path, Path], names: Mapping[str, str], order: list[str], tmp_path: Path
 ) -> None:
-    family, run, data = trained
-    other = rename(data, tmp_path / "renamed", names)
-    assert evaluate(run, family, f"dataset.path={other}", *order) == accuracy(run) > 0.7
+    family, run, data = trained_run
+    other = rename_classes(data, tmp_path / "renamed", names)
+    assert evaluate(run, family, f"dataset.path={other}", *order) == read_accuracy(run) > 0.7
 
 
-def test_a_class_that_the_model_does_not_have_is_refused(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
-    family, run, data = trained
-    others = rename(data, tmp_path / "others", {"neg": "neg", "pos": "approve"})
+def test_a_class_that_the_model_does_not_have_is_refused(trained_run: tuple[str, Path, Path], tmp_path: Path) -> None:
+    family, run, data = trained_run
+    renamed = rename_classes(data, tmp_path / "others", {"neg": "neg", "pos": "approve"})
     with pytest.raises(DataError, match=r"dataset.label_column=label: the model has no class 'approve'.*neg, pos$"):
-        evaluate(run, family, f"dataset.path={others}")
+        evaluate(run, family, f"dataset.path={renamed}")
 
 
 @pytest.mark.slow
-def test_data_with_a_part_of_the_classes_are_evaluated(tmp_path: Path) -> None:
+def test_data_with_some_of_the_classes_are_evaluated(tmp_path: Path) -> None:
     words = {"maybe": ["perhaps", "so-so", "possibly"], **WORDS}
     data = write_table(tmp_path / "three", words)
     run = train(tmp_path, "act", data)
     two = write_table(tmp_path / "two")
     assert evaluate(run, "act", f"dataset.path={two}") > 0.7
-    assert changes(run) == ["the data have changed (train, validation)"]
+    assert read_data_changes(run) == ["the data have changed (train, validation)"]
 
 
-def test_predictions_have_the_names_of_the_model(trained: tuple[str, Path, Path]) -> None:
-    family, run, _ = trained
+def test_predictions_have_the_names_of_the_model(trained_run: tuple[str, Path, Path]) -> None:
+    family, run, _ = trained_run
     metric = evaluate(run, family, "dataset.labels=[pos,neg]", "predictions=true")
     newest = max((run / "evaluations").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     lines = (newest / "predictions" / "validation.jsonl").read_text().splitlines()
@@ -159,8 +159,8 @@ def test_predictions_have_the_names_of_the_model(trained: tuple[str, Path, Path]
     assert sum(row["label"] == row["prediction"] for row in rows) / len(rows) == metric
 
 
-def test_another_tokenizer_of_the_same_size_is_refused(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
-    family, run, _ = trained
+def test_another_tokenizer_of_the_same_size_is_refused(trained_run: tuple[str, Path, Path], tmp_path: Path) -> None:
+    family, run, _ = trained_run
     words = tmp_path / "words"
     shutil.copytree(run / "model", words, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
     described = json.loads((words / "tokenizer.json").read_text())
@@ -171,7 +171,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(trained: tuple[str, Path,
     with pytest.raises(CheckpointError, match=refused):
         evaluate(run, family, f"tokenizer.path={words}")
     evaluate(run, family, f"tokenizer.path={words}", "allow_changed_data=true")
-    assert changes(run) == ["the tokenizer differs from the one used in training"]
+    assert read_data_changes(run) == ["the tokenizer differs from the one used in training"]
     model = Pipeline.from_pretrained(run / "model").model
     other = AutoTokenizer.from_pretrained(words)
     with pytest.raises(ConfigError, match="tokenizer: differs from the one used in training"):
@@ -179,8 +179,8 @@ def test_another_tokenizer_of_the_same_size_is_refused(trained: tuple[str, Path,
     assert Pipeline(model, other, allow_changed_data=True)("film")
 
 
-def test_a_saved_tokenizer_has_the_digest_of_the_one_in_training(trained: tuple[str, Path, Path]) -> None:
-    _, run, _ = trained
+def test_a_saved_tokenizer_has_the_digest_of_the_one_in_training(trained_run: tuple[str, Path, Path]) -> None:
+    _, run, _ = trained_run
     identity = DataIdentity.from_config("checkpoint", "", read_config("checkpoint", str(run / "model")))
     assert identity is not None
     assert identity.tokenizer == digest_tokenizer(AutoTokenizer.from_pretrained(run / "model"))
@@ -189,14 +189,14 @@ def test_a_saved_tokenizer_has_the_digest_of_the_one_in_training(trained: tuple[
     assert set(identity.sources) == {"train", "validation"}
 
 
-def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+def test_a_run_does_not_resume_on_changed_data(tmp_path: Path) -> None:
     data = write_table(tmp_path / "data")
     run = interrupt(train(tmp_path, "act", data))
     root, *model = FAMILIES["act"]
-    write_splits(data, "csv", train=[*sentences(94, 0), *sentences(4, 9)], validation=sentences(32, 1))
+    write_splits(data, "csv", train=[*make_sentences(94, 0), *make_sentences(4, 9)], validation=make_sentences(32, 1))
 
     def resume(*overrides: str) -> None:
-        tasks.run(configured(root, *model, *options(tmp_path, data), f"resume={run}", *overrides))
+        tasks.run(configured(root, *model, *list_overrides(tmp_path, data), f"resume={run}", *overrides))
 
     with pytest.raises(CheckpointError, match=r"the data have changed \(train\).*add allow_changed_data=true"):
         resume()
@@ -211,18 +211,18 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
+def test_a_run_does_not_resume_with_changed_classes(tmp_path: Path) -> None:
     data = write_table(tmp_path / "data")
     run = interrupt(train(tmp_path, "act", data))
     root, *model = FAMILIES["act"]
-    others = rename(data, tmp_path / "renamed", {"neg": "down", "pos": "up"})
+    renamed = rename_classes(data, tmp_path / "renamed", {"neg": "down", "pos": "up"})
     shutil.rmtree(data)
-    others.rename(data)
-    given = configured(root, *model, *options(tmp_path, data), f"resume={run}")
+    renamed.rename(data)
+    config = configured(root, *model, *list_overrides(tmp_path, data), f"resume={run}")
     with pytest.raises(CheckpointError, match="the classes were neg, pos and now are down, up"):
-        tasks.run(given)
+        tasks.run(config)
     with pytest.raises(DataError, match="the model has no class 'down'"):
-        tasks.run(dataclasses.replace(given, allow_changed_data=True))
+        tasks.run(dataclasses.replace(config, allow_changed_data=True))
 
 
 TEXTS = {
@@ -239,45 +239,45 @@ TEXTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("root", TEXTS)
-def test_a_language_model_does_not_go_on_with_another_text(root: str, tmp_path: Path) -> None:
-    """A changed text would be cut by another tokenizer than the one whose pieces the weights know."""
+def test_a_language_model_does_not_resume_on_another_text(root: str, tmp_path: Path) -> None:
+    """Replace the text, which would be cut by another tokenizer than the one whose pieces the weights know."""
     text = tmp_path / "text"
     text.mkdir()
     documents = [f"The {word} cat of number {number} sat. It saw a dog." for number, word in enumerate(["big"] * 60)]
     (text / "all.txt").write_text("\n\n".join(documents), encoding="utf-8")
-    given = (
+    settings = (
         root, "debug=default", *TEXTS[root], f"dataset.path={text}", f"output_dir={tmp_path}/out",
         f"dataset.cache_dir={tmp_path}/cache", "trainer.disable_tqdm=true", "trainer.max_steps=4",
         "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
     )  # fmt: skip
-    tasks.run(configured(*given))
+    tasks.run(configured(*settings))
     (run,) = (tmp_path / "out").glob("*/*")
     interrupt(run)
     (text / "all.txt").write_text("\n\n".join([*documents, "Quite another text."] * 2), encoding="utf-8")
     with pytest.raises(CheckpointError, match="the data have changed"):
-        tasks.run(configured(*given, f"resume={run}"))
+        tasks.run(configured(*settings, f"resume={run}"))
     words = digest_tokenizer(AutoTokenizer.from_pretrained(checkpoints(run / "checkpoints")[0]))
-    tasks.run(configured(*given, f"resume={run}", "allow_changed_data=true"))
+    tasks.run(configured(*settings, f"resume={run}", "allow_changed_data=true"))
     assert digest_tokenizer(AutoTokenizer.from_pretrained(run / "model")) == words
 
 
 @pytest.mark.slow
-def test_a_rival_is_trained_on_the_same_data(tmp_path: Path) -> None:
+def test_a_matched_baseline_trains_on_the_same_data(tmp_path: Path) -> None:
     data = write_table(tmp_path / "data")
     run = train(tmp_path, "act", data)
     root, *model = FAMILIES["act"]
-    write_splits(data, "csv", train=sentences(90, 5), validation=sentences(32, 6))
+    write_splits(data, "csv", train=make_sentences(90, 5), validation=make_sentences(32, 6))
     with pytest.raises(CheckpointError, match=r"rival_of=.*the data have changed"):
-        tasks.run(configured(root, *model, *options(tmp_path, data), f"rival_of={run}"))
+        tasks.run(configured(root, *model, *list_overrides(tmp_path, data), f"rival_of={run}"))
 
 
 @pytest.mark.slow
-def test_texts_are_as_long_as_in_training(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
-    """A model with more positions than its training used says the same in evaluation, prediction and Python."""
-    family, run, _ = trained
+def test_texts_are_truncated_as_in_training(trained_run: tuple[str, Path, Path], tmp_path: Path) -> None:
+    """Compare evaluation, prediction and Python for a model with more positions than its training used."""
+    family, run, _ = trained_run
     rows = [
         {"text": " ".join([row["text"], "the film was dull and poor " * 12]), "label": row["label"]}
-        for row in sentences(24, 3)
+        for row in make_sentences(24, 3)
     ]
     write_splits(tmp_path / "long", "csv", train=rows, validation=rows)
     evaluate(run, family, f"dataset.path={tmp_path}/long", "predictions=true")
@@ -286,13 +286,13 @@ def test_texts_are_as_long_as_in_training(trained: tuple[str, Path, Path], tmp_p
     evaluated = [json.loads(line)["prediction"] for line in lines]
     texts = [row["text"] for row in rows]
     pipeline = Pipeline.from_pretrained(run / "model")
-    assert [each.label for each in pipeline(texts)] == evaluated
+    assert [prediction.label for prediction in pipeline(texts)] == evaluated
     assert pipeline.layout.sequence_length == 32
     root, *model = FAMILIES[family]
-    given = [
+    settings = [
         "mode=predict", f"checkpoint={run}", f"input={tmp_path}/long/validation.csv", f"output_dir={run.parents[1]}"
     ]  # fmt: skip
-    tasks.run(configured(root, *model, *given, f"output={tmp_path}/told.jsonl"))
+    tasks.run(configured(root, *model, *settings, f"output={tmp_path}/told.jsonl"))
     predictions = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
     assert [row["prediction"] for row in predictions] == evaluated
     longer = Pipeline.from_pretrained(run / "model", max_length=64)
@@ -318,21 +318,27 @@ def test_tags_are_mapped_by_name(tmp_path: Path) -> None:
     model = ("act_pos", "model=albert_act_mini", "model.pretrained=null", "budget=none")
     tasks.run(configured(*model, *data, *common))
     (run,) = (tmp_path / "out").glob("*/*")
-    given = (*model, "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}/out", "optimise=eval/token_accuracy")
-    accuracy = tasks.run(configured(*given))
-    assert accuracy is not None
-    assert accuracy > 0.4
-    assert tasks.run(configured(*given, "dataset.labels=[VERB,ADJ,NOUN,DET]")) == accuracy
+    settings = (
+        *model,
+        "mode=evaluate",
+        f"checkpoint={run}",
+        f"output_dir={tmp_path}/out",
+        "optimise=eval/token_accuracy",
+    )
+    score = tasks.run(configured(*settings))
+    assert score is not None
+    assert score > 0.4
+    assert tasks.run(configured(*settings, "dataset.labels=[VERB,ADJ,NOUN,DET]")) == score
     with pytest.raises(DataError, match=r"dataset.tag_column=tags: the model has no class 'X'"):
-        tasks.run(configured(*given, "dataset.labels=[VERB,ADJ,NOUN,X]"))
+        tasks.run(configured(*settings, "dataset.labels=[VERB,ADJ,NOUN,X]"))
 
 
 @pytest.mark.slow
-def test_several_labels_a_text_are_mapped_by_name(tmp_path: Path) -> None:
+def test_multiple_labels_are_mapped_by_name(tmp_path: Path) -> None:
     rows = [{"text": f"It says {name}", "label": name} for name in ("food", "news; food", "", "food")] * 8
     write_splits(tmp_path / "data", "csv", train=rows, validation=rows)
-    given = ("dataset.problem=multi_label", "dataset.metrics=[micro_f1]", 'dataset.label_separator=";"')
-    run = train(tmp_path, "ponder", tmp_path / "data", *given)
+    settings = ("dataset.problem=multi_label", "dataset.metrics=[micro_f1]", 'dataset.label_separator=";"')
+    run = train(tmp_path, "ponder", tmp_path / "data", *settings)
     scores = [
         evaluate(run, "ponder", "optimise=eval/micro_f1", *order) for order in ((), ("dataset.labels=[news,food]",))
     ]
@@ -346,13 +352,13 @@ def test_several_labels_a_text_are_mapped_by_name(tmp_path: Path) -> None:
         evaluate(run, "ponder", *single, f"dataset.path={tmp_path}/one")
 
 
-def test_weights_that_a_training_starts_from_keep_their_classes(trained: tuple[str, Path, Path]) -> None:
-    """A head goes on under the names it has learned; one that alone stays as it is must have them all."""
-    family, run, data = trained
+def test_pretrained_heads_keep_their_classes(trained_run: tuple[str, Path, Path]) -> None:
+    """Check that a trained head goes on under its learned names, and that a frozen one must have all classes."""
+    family, run, data = trained_run
     folder = run.parents[2] / "again"
     start = ("trainer.max_steps=1", "trainer.learning_rate=1e-9", "dataset.labels=[pos,neg]")
     again = train(folder, family, data, f"model.pretrained={run}/model", f"tokenizer.path={run}/model", *start)
-    assert accuracy(again) == accuracy(run)
+    assert read_accuracy(again) == read_accuracy(run)
     assert read_config("checkpoint", str(again / "model")).id2label == {0: "neg", 1: "pos"}
 
 
@@ -363,25 +369,25 @@ def test_weights_that_a_training_starts_from_keep_their_classes(trained: tuple[s
         ("sources", {"train": 1}), ("tokenizer", 3), ("columns", "text"), ("dataset", None), ("problem", []),
     ],
 )  # fmt: skip
-def test_a_damaged_identity_is_one_line(field: str, value: Any, tmp_path: Path) -> None:
-    config = read_config_of({"dataset": "table", field: value})
+def test_a_damaged_identity_is_a_one_line_error(field: str, value: Any, tmp_path: Path) -> None:
+    config = read_stored_config({"dataset": "table", field: value})
     with pytest.raises(CheckpointError, match=rf"checkpoint=here: its config.json: training_data.{field} must be"):
         DataIdentity.from_config("checkpoint", "here", config)
 
 
-def read_config_of(stored: Any) -> Any:
+def read_stored_config(stored: Any) -> Any:
     from transformers import AlbertConfig
 
     return AlbertConfig(training_data=stored)
 
 
-def test_an_identity_that_is_no_object_is_one_line() -> None:
+def test_an_identity_that_is_no_object_is_a_one_line_error() -> None:
     with pytest.raises(CheckpointError, match="training_data must be an object, not str"):
-        DataIdentity.from_config("checkpoint", "here", read_config_of("table"))
+        DataIdentity.from_config("checkpoint", "here", read_stored_config("table"))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "t5"])
-def test_a_tokenizer_has_one_digest_however_it_is_fed_and_saved(kind: str, tmp_path: Path) -> None:
+def test_the_digest_of_a_tokenizer_survives_use_and_saving(kind: str, tmp_path: Path) -> None:
     words = tokenizer(kind)
     digests = {digest_tokenizer(words)}
     for splits_words in (False, True):
@@ -392,16 +398,16 @@ def test_a_tokenizer_has_one_digest_however_it_is_fed_and_saved(kind: str, tmp_p
     assert len(digests) == 1
 
 
-def test_tokenizers_that_cut_otherwise_have_other_digests() -> None:
-    cased, uncased = (words_of_text(lowercase) for lowercase in (False, True))
+def test_tokenizers_with_other_pieces_have_other_digests() -> None:
+    cased, uncased = (build_word_tokenizer(lowercase) for lowercase in (False, True))
     assert digest_tokenizer(cased) != digest_tokenizer(uncased)
-    more = words_of_text(True)
+    more = build_word_tokenizer(True)
     more.add_tokens(["zebra"])
     assert digest_tokenizer(more) != digest_tokenizer(uncased)
 
 
-def words_of_text(lowercase: bool) -> PreTrainedTokenizerFast:
-    """Two of the same pieces, of which one reads capitals as small letters."""
+def build_word_tokenizer(lowercase: bool) -> PreTrainedTokenizerFast:
+    """Return one of two tokenizers with the same pieces, of which one lowercases texts."""
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 1, "a": 2}, unk_token="[UNK]"))
     backend.normalizer = normalizers.Lowercase() if lowercase else normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -1,4 +1,4 @@
-"""Early-exit models as runs: on text, on pointers, and a pretrained encoder; exits are studied and fitted."""
+"""Runs of early-exit models on text, pointers and a pretrained encoder: exits are trained, studied and fitted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from adadepth import EarlyExitForMaskedLM, EarlyExitForTokenClassification
 from adadepth.data import RunData, load_labelled_data
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
-from tests.runs_support import folder_of_run, logged, read
+from tests.runs_support import execute_run, read_json, read_logged
 from tests.toy_support import execute
-from tests.training.support import assert_same_end, interrupted_after
-from tests.unit.models.early_exit.early_exit_support import build_early_exit
+from tests.training.support import assert_same_end, copy_interrupted_run
+from tests.unit.models.early_exit.early_exit_support import small
 
 QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
 
@@ -26,21 +26,21 @@ QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
 def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path: Path) -> None:
     root = ("--config-name", "exit_tiny", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=3")
     layers = ("model.exit_layers=[1]", "model.exit_heads=own", "model.layer_dropout=0.3", "model.distillation=0.5")
-    trained = folder_of_run(tmp_path / "trained", *root, *layers, *QUICK)
-    assert read(trained / "run.json")["status"] == "finished"
-    halting = read(trained / "halting.json")
+    trained = execute_run(tmp_path / "trained", *root, *layers, *QUICK)
+    assert read_json(trained / "run.json")["status"] == "finished"
+    halting = read_json(trained / "halting.json")
     assert (halting["unit"], halting["max_depth"]) == ("token", 2)
-    assert {"eval/lm_loss_step_1", "eval/lm_loss_step_2"} <= set(read(trained / "run.json")["final_metrics"])
-    assert logged(trained, "train/distillation_loss")
+    assert {"eval/lm_loss_step_1", "eval/lm_loss_step_2"} <= set(read_json(trained / "run.json")["final_metrics"])
+    assert read_logged(trained, "train/distillation_loss")
     assert AutoModelForCausalLM.from_pretrained(trained / "model").config.exits == [1, 3]
     rules = "exit_rules=[fixed:1,margin:0.001]"
-    run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", rules)  # its own exits
+    run = execute_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", rules)  # its own exits
     # With its predictions, the run at full depth has the compute of an exit rule at full depth.
-    full = read(run / "exit_rules.json")["sets"]["held_out"]["readings"]["fixed"][-1]
+    full = read_json(run / "exit_rules.json")["sets"]["held_out"]["readings"]["fixed"][-1]
     compute = halting["cost"]["adaptive_macs"] / halting["n"]
     assert compute < 0.9 * full["macs"]
     assert compute + halting["prediction_macs"] == pytest.approx(full["macs"], rel=0.02)
-    rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["held_out"]["rows"]}
+    rows = {row["rule"]: row for row in read_json(run / "exit_rules.json")["sets"]["held_out"]["rows"]}
     assert rows["fixed:2"]["mean_updates"] == 2
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
 
@@ -48,8 +48,8 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
 def test_masked_words_are_compared_with_a_fixed_depth(tmp_path: Path) -> None:
     root = ("--config-name", "exit_mlm", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=2")
     options = ("matched_baseline=true", "trainer.per_device_train_batch_size=16", "trainer.max_steps=2")
-    run = folder_of_run(tmp_path, *root, *options, "trainer.eval_steps=2", "trainer.save_steps=2")
-    compared = read(run / "matched_baseline.json")["sets"]["held_out"]
+    run = execute_run(tmp_path, *root, *options, "trainer.eval_steps=2", "trainer.save_steps=2")
+    compared = read_json(run / "matched_baseline.json")["sets"]["held_out"]
     assert compared["examples"] >= 8
     assert compared["rule"].startswith("margin:")
 
@@ -63,21 +63,21 @@ def test_positions_beyond_those_of_the_model_are_refused(tmp_path: Path, capsys:
 @pytest.mark.slow
 def test_exit_rules_of_masked_words_are_studied_and_fitted(tmp_path: Path) -> None:
     root = ("--config-name", "exit_mlm", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=3")
-    trained = folder_of_run(tmp_path / "trained", *root, *QUICK)
-    final = read(trained / "run.json")["final_metrics"]
+    trained = execute_run(tmp_path / "trained", *root, *QUICK)
+    final = read_json(trained / "run.json")["final_metrics"]
     assert final["eval/mlm_loss"] == final["eval/mlm_loss_step_3"]  # no rule: all words exit at the end
     assert final["eval/loss"] == final["eval/mlm_loss"]
     rules = ("exit_rules=[fixed:1,margin:0.0001,patience:1]", "budget.targets=[2]", "adopt_rule=true")
     rules = (*rules, "score_halves=true")
-    run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
-    study = read(run / "exit_rules.json")["sets"]["held_out"]
+    run = execute_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
+    study = read_json(run / "exit_rules.json")["sets"]["held_out"]
     rows = {row["rule"]: row for row in study["rows"]}
     assert study["n"] <= study["drawn_of"]
     assert rows["fixed:1"]["macs"] < rows["fixed:3"]["macs"]
     assert 1 <= rows["margin:0.0001"]["mean_updates"] < 3
     assert set(rows["patience:1"]["time_ratio"]) == {"1", "8"}
     assert EarlyExitForMaskedLM.from_pretrained(run / "model").config.exit_rule == study["advice"]["rule"]["rule"]
-    budgets = read(run / "budgets.json")
+    budgets = read_json(run / "budgets.json")
     assert budgets["knob"] == "exit_rule margin"
     # All words are recorded, so exit rules are scored on the words on which budgets are.
     full, as_trained = study["readings"]["fixed"][-1], budgets["rows"][0]
@@ -90,17 +90,17 @@ def test_exit_rules_of_masked_words_are_studied_and_fitted(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
     root = ("--config-name", "exit_hops", "debug=default", "dataset.max_evaluation_examples=16")
-    trained = folder_of_run(tmp_path / "trained", *root, *QUICK)
+    trained = execute_run(tmp_path / "trained", *root, *QUICK)
     assert isinstance(
         EarlyExitForTokenClassification.from_pretrained(trained / "model"), EarlyExitForTokenClassification
     )
     rules = ("exit_rules=[fixed:1,margin:0.02,patience:1]", "budget.targets=[2]", "score_halves=true")
-    run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
-    rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["inside"]["rows"]}
+    run = execute_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
+    rows = {row["rule"]: row for row in read_json(run / "exit_rules.json")["sets"]["inside"]["rows"]}
     for rule in ("margin:0.02", "patience:1"):
         assert rows[rule]["online"]["mean_updates"] == pytest.approx(rows[rule]["mean_updates"])
         assert rows[rule]["online"]["quality"] == pytest.approx(rows[rule]["quality"])
-    budgets, study = read(run / "budgets.json"), read(run / "exit_rules.json")["sets"]["inside"]
+    budgets, study = read_json(run / "budgets.json"), read_json(run / "exit_rules.json")["sets"]["inside"]
     assert budgets["knob"] == "exit_rule margin"
     # Exit rules are selected and scored on the halves on which budgets are fitted and scored.
     full = study["readings"]["fixed"][-1]
@@ -117,26 +117,24 @@ def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_rules(tmp_path: Path) -> None:
-    """EE-Tuning: what is trained are the early exits, so the last exit stays the network of transformers."""
-    build_early_exit(EarlyExitForTokenClassification, "bert", vocab_size=300)._build_stock().base_model.save_pretrained(
-        tmp_path
-    )
+    """Train as EE-Tuning does: only the early exits learn, so the last exit stays the network of transformers."""
+    small(EarlyExitForTokenClassification, "bert", vocab_size=300)._build_stock().base_model.save_pretrained(tmp_path)
     table = tmp_path / "reviews.csv"
     lines = [
         f"{word} film {number},{label}" for number in range(20) for word, label in (("good", "yes"), ("bad", "no"))
     ]
     table.write_text("\n".join(["text,label", *lines]) + "\n")
-    run = folder_of_run(
+    run = execute_run(
         tmp_path / "runs", "--config-name", "finetune", "model=early_exit_pretrained", f"model.pretrained={tmp_path}",
         "model.trains=exits", "model.exit_layers=[2]", "tokenizer.path=null", "tokenizer.vocab_size=100",
         f"dataset.path={table}", "dataset.sequence_length=32", "debug=default", *QUICK,
     )  # fmt: skip
-    halting = read(run / "halting.json")
+    halting = read_json(run / "halting.json")
     assert (halting["unit"], halting["max_depth"]) == ("sequence", 2)
     command = ("--config-name", "finetune", "model=early_exit_pretrained", "mode=evaluate", "debug=default")
     checkpoint = (f"checkpoint={run}", f"dataset.path={table}", "model.trains=exits", "exit_rules=[all]")
-    studied = folder_of_run(tmp_path / "studied", *command, *checkpoint)
-    rows = {row["rule"]: row for row in read(studied / "exit_rules.json")["sets"]["held_out"]["rows"]}
+    studied = execute_run(tmp_path / "studied", *command, *checkpoint)
+    rows = {row["rule"]: row for row in read_json(studied / "exit_rules.json")["sets"]["held_out"]["rows"]}
     assert {rule.partition(":")[0] for rule in rows} >= {"fixed", "margin", "entropy", "patience", "kl"}
     for row in rows.values():
         assert 1 <= row["mean_updates"] <= 2
@@ -151,8 +149,8 @@ NEW_TOKENIZER = ("tokenizer.path=null", "tokenizer.vocab_size=300")
 
 
 def _save_stock(folder: Path) -> str:
-    """A Llama of transformers on disk."""
-    build_early_exit(vocab_size=300)._build_stock().save_pretrained(folder)
+    """Save a Llama of transformers."""
+    small(vocab_size=300)._build_stock().save_pretrained(folder)
     return f"model.pretrained={folder}"
 
 
@@ -162,12 +160,12 @@ def _list_stored(folder: Path) -> set[str]:
 
 def test_exits_are_trained_and_evaluated_without_a_copy_of_their_network(tmp_path: Path) -> None:
     base = _save_stock(tmp_path / "base")
-    run = folder_of_run(tmp_path / "runs", *RETROFIT, base, *NEW_TOKENIZER, "model.save_base=false")
+    run = execute_run(tmp_path / "runs", *RETROFIT, base, *NEW_TOKENIZER, "model.save_base=false")
     assert {name.partition(".")[0] for name in _list_stored(run / "model")} == {"exits"}
     (tmp_path / "base").rename(tmp_path / "moved")
     moved = f"model.pretrained={tmp_path / 'moved'}"
-    evaluated = folder_of_run(tmp_path / "e", *RETROFIT, "mode=evaluate", f"checkpoint={run}", moved)
-    ends = [read(folder / "run.json")["final_metrics"] for folder in (run, evaluated)]
+    evaluated = execute_run(tmp_path / "e", *RETROFIT, "mode=evaluate", f"checkpoint={run}", moved)
+    ends = [read_json(folder / "run.json")["final_metrics"] for folder in (run, evaluated)]
     for step in (1, 2, 3):
         assert ends[0][f"eval/lm_loss_step_{step}"] == ends[1][f"eval/lm_loss_step_{step}"]
 
@@ -188,15 +186,15 @@ def test_exits_after_layers_that_the_network_lacks_are_refused_before_data_are_p
 def test_exits_without_their_network_resume_predict_and_are_left_out(tmp_path: Path, capsys) -> None:
     base = _save_stock(tmp_path / "base")
     command = (*RETROFIT, base, *NEW_TOKENIZER, "model.save_base=false")
-    run = folder_of_run(tmp_path / "runs", *command)
+    run = execute_run(tmp_path / "runs", *command)
     checkpoint = run / "checkpoints" / "checkpoint-2"
     assert _list_stored(checkpoint) == _list_stored(run / "model")
-    stopped = interrupted_after(2, run, tmp_path / "copy")
+    stopped = copy_interrupted_run(2, run, tmp_path / "copy")
     assert execute(f"resume={stopped}") == 0
     assert_same_end(stopped, run)
-    again = folder_of_run(tmp_path / "again", *RETROFIT, f"model.pretrained={run / 'model'}", "model.save_base=false")
+    again = execute_run(tmp_path / "again", *RETROFIT, f"model.pretrained={run / 'model'}", "model.save_base=false")
     assert _list_stored(again / "model") == _list_stored(run / "model")
-    folder_of_run(tmp_path / "p", *RETROFIT, "mode=predict", f"checkpoint={run}", "text=Return the", "new_tokens=3")
+    execute_run(tmp_path / "p", *RETROFIT, "mode=predict", f"checkpoint={run}", "text=Return the", "new_tokens=3")
     plain = tmp_path / "plain"
     export = (*RETROFIT, "mode=export", f"checkpoint={run}", "export.layout=llama", f"export.folder={plain}")
     capsys.readouterr()
@@ -212,7 +210,7 @@ def test_exits_without_their_network_resume_predict_and_are_left_out(tmp_path: P
 
 
 def _score_by_hand(model: EarlyExitForTokenClassification, data: RunData, rule: str) -> tuple[float, float]:
-    """Accuracy and mean depth over the tokens of the half on which budgets are scored, one sequence after the other."""
+    """Return accuracy and mean depth over the tokens of the half that scores budgets, one sequence at a time."""
     right, depths = [], []
     for row in np.random.default_rng(0).permutation(16)[8:]:
         batch = data.collate([data.evaluation["inside"][int(row)]])
@@ -226,17 +224,17 @@ def _score_by_hand(model: EarlyExitForTokenClassification, data: RunData, rule: 
 
 
 @pytest.mark.slow
-def test_an_adopted_rule_changes_no_row_of_the_model_as_trained(tmp_path: Path) -> None:
-    """A budget after it fits the exit rule of the checkpoint, and names it."""
+def test_an_adopted_rule_keeps_the_results_of_the_trained_model(tmp_path: Path) -> None:
+    """Check the order: a budget after adoption fits the exit rule of the checkpoint, and names it."""
     root = ("--config-name", "exit_hops", "debug=default", "dataset.max_evaluation_examples=16", *QUICK)
-    trained = folder_of_run(tmp_path / "trained", *root, "model.exit_rule=confidence:0.99")
+    trained = execute_run(tmp_path / "trained", *root, "model.exit_rule=confidence:0.99")
     rules = ("exit_rules=[fixed:1,margin:0.02]", "budget.targets=[2]", "adopt_rule=true")
     command = ("mode=evaluate", f"checkpoint={trained}", *rules)
-    run = folder_of_run(tmp_path / "studied", *root, *command)
-    adopted = read(run / "exit_rules.json")["sets"]["inside"]["advice"]["rule"]["rule"]
+    run = execute_run(tmp_path / "studied", *root, *command)
+    adopted = read_json(run / "exit_rules.json")["sets"]["inside"]["advice"]["rule"]["rule"]
     assert adopted != "confidence:0.99"
-    assert read(run / "model" / "config.json")["exit_rule"] == adopted
-    budgets = read(run / "budgets.json")
+    assert read_json(run / "model" / "config.json")["exit_rule"] == adopted
+    budgets = read_json(run / "budgets.json")
     as_trained, fitted = budgets["rows"]
     config = configured("exit_hops", *root[2:])
     data = load_labelled_data(config.dataset, config.tokenizer, config.seed)

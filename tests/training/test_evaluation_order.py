@@ -1,4 +1,4 @@
-"""An evaluation by length: every example once, whatever the number of processes, and the figures of data order."""
+"""Evaluation sorted by length: every example once in any number of processes, with the figures of data order."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from transformers import TrainingArguments
 
 from adadepth.training import trainer as module
-from tests.training.support import tiny_trainer
+from tests.training.support import build_tiny_trainer
 
 SIZE = "trainer.per_device_eval_batch_size=4"
 
 
-def test_batches_of_one_process_and_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = tiny_trainer(tmp_path, SIZE)
+def test_one_process_and_three_cover_every_example_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = build_tiny_trainer(tmp_path, SIZE)
     lengths = trainer.data.evaluation["held_out"].lengths()
     assert len(set(lengths.tolist())) > 4
     for processes in (1, 3):
@@ -32,8 +32,10 @@ def test_batches_of_one_process_and_of_three(tmp_path: Path, monkeypatch: pytest
         assert sorted(seen) == list(range(len(lengths)))
 
 
-def test_figures_are_those_of_data_order_for_less_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = tiny_trainer(tmp_path, SIZE)
+def test_sorted_evaluation_has_the_figures_of_data_order_for_less_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = build_tiny_trainer(tmp_path, SIZE)
     by_length, work = trainer.evaluate(), trainer.last_reports["held_out"].statistics["cost"]
     monkeypatch.setattr(module, "order_for_evaluation", lambda examples: np.arange(len(examples)))
     in_order, more_work = trainer.evaluate(), trainer.last_reports["held_out"].statistics["cost"]

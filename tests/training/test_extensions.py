@@ -1,4 +1,4 @@
-"""An extension of somebody else's: its loss part is normalised, trained, logged; its state survives a resume."""
+"""A user's extension: its loss part is normalised, trained and logged, and its state survives a resume."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from transformers import TrainerCallback
 
 from adadepth.training.extension import Extension
-from tests.training.support import tiny_trainer
+from tests.training.support import build_tiny_trainer
 
 STEPS = ("trainer.max_steps=4", "trainer.logging_steps=1", "trainer.gradient_accumulation_steps=2")
 
 
 class Pull(Extension, TrainerCallback):
-    """Pays for the mean depth of rows, and writes down whatever it is asked."""
+    """Extension that charges for the mean depth of rows, and records the calls of its hooks."""
 
     def __init__(self):
         self.calls, self.updates, self.is_allowed = [], 0, True
@@ -66,7 +66,7 @@ class Pull(Extension, TrainerCallback):
 
 def test_every_hook_takes_part_in_training(tmp_path):
     pull = Pull()
-    trainer = tiny_trainer(tmp_path / "one", *STEPS, extensions=[pull])
+    trainer = build_tiny_trainer(tmp_path / "one", *STEPS, extensions=[pull])
     bias = trainer.model.predictions.bias.detach().clone()
     trainer.train()
     assert pull.calls[:10] == ["counts", "counts"] + ["prepare", "options", "forward", "backward"] * 2
@@ -79,23 +79,23 @@ def test_every_hook_takes_part_in_training(tmp_path):
     assert torch.equal(trainer.model.predictions.bias, bias), "its own group has a rate of zero"
 
 
-def test_its_state_is_part_of_a_checkpoint(tmp_path):
+def test_the_state_of_an_extension_is_part_of_a_checkpoint(tmp_path):
     saving = ("trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null")
-    tiny_trainer(tmp_path, *STEPS, *saving, extensions=[Pull()]).train()
+    build_tiny_trainer(tmp_path, *STEPS, *saving, extensions=[Pull()]).train()
     resumed = Pull()
-    trainer = tiny_trainer(tmp_path / "again", *STEPS, *saving, extensions=[resumed])
+    trainer = build_tiny_trainer(tmp_path / "again", *STEPS, *saving, extensions=[resumed])
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert resumed.updates == 4
     assert [entry["pull/updates"] for entry in trainer.state.log_history if "pull_loss" in entry][-2:] == [3.0, 4.0]
 
 
-def test_a_model_that_is_not_allowed_does_not_become_the_best(tmp_path):
+def test_an_extension_can_bar_a_model_from_being_the_best(tmp_path):
     best = (
         "trainer.eval_strategy=steps", "trainer.eval_steps=1", "trainer.save_strategy=steps", "trainer.save_steps=1",
         "trainer.load_best_model_at_end=true", "trainer.max_steps=2",
     )  # fmt: skip
     pull = Pull()
     pull.is_allowed = False
-    trainer = tiny_trainer(tmp_path, *best, extensions=[pull])
+    trainer = build_tiny_trainer(tmp_path, *best, extensions=[pull])
     trainer.train()
     assert trainer.state.best_model_checkpoint is None

@@ -14,13 +14,13 @@ from tests.configs.support import GLUE, configured
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.pages_support import check_costs
 from tests.training.finetune_support import SMALL, run
-from tests.training.support import assert_same_end, interrupted_after
+from tests.training.support import assert_same_end, copy_interrupted_run
 
 SENTENCE = "the cat sat on a mat and then it slept for some hours in the warm sun while birds sang"
 
 
 def write_table(folder, config):
-    """Files in the columns of a task: enough rows to train, evaluate and submit."""
+    """Write files in the columns of a task, with enough rows to train, evaluate and submit."""
     folder.mkdir()
     dataset = config.dataset
     classes = dataset.labels or ["0", "1"]
@@ -49,9 +49,9 @@ def write_table(folder, config):
 )
 def test_every_glue_configuration_trains_from_our_own_pretraining(family, task, tmp_path, pretrained):
     root = f"{family}_{task}"
-    given = (f"model.pretrained={pretrained}", "dataset.source=local", f"dataset.path={tmp_path}/table")
+    overrides = (f"model.pretrained={pretrained}", "dataset.source=local", f"dataset.path={tmp_path}/table")
     write_table(tmp_path / "table", configured(root))
-    (directory,), metric = run(tmp_path, root, *given)
+    (directory,), metric = run(tmp_path, root, *overrides)
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/score"] == metric
@@ -79,13 +79,13 @@ FAMILIES = (
 
 @pytest.mark.parametrize("model", mostly_slow(FAMILIES, lambda model: model == "pabee_mini"))
 def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained):
-    given = [f"model={model}", *SMALL]
+    overrides = [f"model={model}", *SMALL]
     if model.endswith("_pretrained"):
-        given = [f"model={model}", f"model.pretrained={pretrained}", "dataset.sequence_length=32"]
-    (directory,), metric = run(tmp_path, "ponder_tiny", *given)
+        overrides = [f"model={model}", f"model.pretrained={pretrained}", "dataset.sequence_length=32"]
+    (directory,), metric = run(tmp_path, "ponder_tiny", *overrides)
     again = configured(
-        "ponder_tiny", *given[:1], "dataset.sequence_length=32", "dataset.max_evaluation_examples=8", "mode=evaluate",
-        f"checkpoint={directory}", f"output_dir={tmp_path}/again",
+        "ponder_tiny", *overrides[:1], "dataset.sequence_length=32", "dataset.max_evaluation_examples=8",
+        "mode=evaluate", f"checkpoint={directory}", f"output_dir={tmp_path}/again",
     )  # fmt: skip
     assert tasks.run(again) == pytest.approx(metric)
     halting = json.loads((directory / "halting.json").read_text())
@@ -138,10 +138,10 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     assert rows["fixed:2"]["macs_ratio"] == pytest.approx(2, rel=0.2)
     assert set(rows["fixed:4"]["seconds"]) == {"1", "8", "32"}
     assert "patience:2" in (directory / "report.html").read_text()
-    shown = capsys.readouterr().out
-    assert "patience:2" in shown
+    printed = capsys.readouterr().out
+    assert "patience:2" in printed
     advised = study["advice"]["rule"]["rule"]
-    assert f"advice: use model.exit_rule={advised}, " in shown or advised == "fixed:4"
+    assert f"advice: use model.exit_rule={advised}, " in printed or advised == "fixed:4"
     model = AutoModelForSequenceClassification.from_pretrained(directory / "model")
     assert model.config.exit_rule == advised
     assert model(torch.tensor([[2, 9, 7, 3]])).exit_steps.max() <= 4
@@ -154,7 +154,7 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     ("ponder_albert_mini", "fixed:9", "the model has 4 steps"),
     ("ponder_albert_mini", "entrpy:0.5", "did you mean 'entropy'?"),
 ])  # fmt: skip
-def test_a_rule_the_model_cannot_follow_is_one_line(model, rule, message, tmp_path):
+def test_an_unsupported_exit_rule_is_a_one_line_error(model, rule, message, tmp_path):
     (trained,), _ = run(tmp_path, "ponder_tiny", f"model={model}", *SMALL)
     config = configured(
         "ponder_tiny", f"model={model}", "mode=evaluate", f"checkpoint={trained}", f"exit_rules=[{rule}]",
@@ -177,40 +177,41 @@ def test_a_wrong_exit_rule_of_the_model_fails_before_anything_is_written(overrid
 
 
 @pytest.mark.slow
-def test_seeds_are_runs_of_their_own_with_a_summary(tmp_path, capsys):
+def test_every_seed_is_a_run_and_a_summary_joins_them(tmp_path, capsys):
     directories, metric = run(tmp_path, "ponder_tiny", "seeds=3", "seed=5", *SMALL)
     assert len(directories) == 4
     summary = next(path for path in directories if (path / "seeds.json").exists())
-    found = json.loads((summary / "seeds.json").read_text())
-    assert found["seeds"] == [5, 6, 7]
+    seeds = json.loads((summary / "seeds.json").read_text())
+    assert seeds["seeds"] == [5, 6, 7]
     scores = [
         json.loads((path / "run.json").read_text())["final_metrics"]["eval/score"]
         for path in directories
         if path != summary
     ]
-    assert found["metrics"]["eval/score"]["mean"] == pytest.approx(sum(scores) / 3)
+    assert seeds["metrics"]["eval/score"]["mean"] == pytest.approx(sum(scores) / 3)
     assert metric == pytest.approx(sum(scores) / 3)
     assert len({json.loads((path / "run.json").read_text())["seed"] for path in directories if path != summary}) == 3
     assert "+-" in capsys.readouterr().out
-    assert {(summary / place).resolve() for place in found["runs"].values()} == {*directories} - {summary}
+    assert {(summary / folder).resolve() for folder in seeds["runs"].values()} == {*directories} - {summary}
     page = (summary / "report.html").read_text()
     assert page.index("Over 3 seeds") < page.index('id="training"'), "the runs stand side by side below their means"
 
 
 @pytest.mark.slow
 def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
-    given = (*SMALL, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "model.exit_rule=sample",
-             "trainer.save_total_limit=null", "model.hidden_dropout_prob=0.1")  # fmt: skip
-    (whole,), _ = run(tmp_path, "ponder_tiny", *given)
-    stopped = interrupted_after(2, whole, tmp_path)
-    tasks.run(configured("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", *given, f"resume={stopped}"))
+    overrides = (*SMALL, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2",
+                 "model.exit_rule=sample", "trainer.save_total_limit=null",
+                 "model.hidden_dropout_prob=0.1")  # fmt: skip
+    (whole,), _ = run(tmp_path, "ponder_tiny", *overrides)
+    stopped = copy_interrupted_run(2, whole, tmp_path)
+    tasks.run(configured("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", *overrides, f"resume={stopped}"))
     assert_same_end(stopped, whole)
 
 
 @pytest.mark.slow
 def test_sampled_exits_are_drawn_alike_in_every_evaluation(tmp_path):
     (trained,), _ = run(tmp_path, "ponder_tiny", *SMALL, "model.exit_rule=sample")
-    found = set()
+    means = set()
     for number in range(2):
         config = configured(
             "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "dataset.sequence_length=32",
@@ -218,12 +219,12 @@ def test_sampled_exits_are_drawn_alike_in_every_evaluation(tmp_path):
         )  # fmt: skip
         tasks.run(config)
         (record,) = (tmp_path / str(number)).glob("*/*/run.json")
-        found.add(json.loads(record.read_text())["final_metrics"]["halting/exit_step/mean"])
-    assert len(found) == 1
-    assert 1 < found.pop() < 4, "drawn, not all alike"
+        means.add(json.loads(record.read_text())["final_metrics"]["halting/exit_step/mean"])
+    assert len(means) == 1
+    assert 1 < means.pop() < 4, "drawn, not all alike"
 
 
-def test_labels_out_of_range_are_one_line(tmp_path):
+def test_labels_out_of_range_are_a_one_line_error(tmp_path):
     folder = tmp_path / "table"
     folder.mkdir()
     for split in ("train", "validation"):
@@ -242,7 +243,7 @@ def test_labels_out_of_range_are_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_with_several_layer_groups_is_one_line(tmp_path):
+def test_a_checkpoint_with_several_layer_groups_is_a_one_line_error(tmp_path):
     from transformers import AlbertConfig, AlbertModel
 
     config = AlbertConfig(

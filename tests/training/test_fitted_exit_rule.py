@@ -14,7 +14,7 @@ from adadepth.data import load_labelled_data
 from adadepth.halting.exit_rules import parse_rule
 from tests.configs.support import configured
 from tests.plugins_support import example_extensions
-from tests.runs_support import folder_of_run, read
+from tests.runs_support import execute_run, read_json
 from tests.toy_support import execute
 
 ROOT = (
@@ -27,16 +27,18 @@ ROOT = (
 
 
 @pytest.fixture(autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _install_extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 
-def test_it_is_fitted_compared_saved_and_used_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trained = folder_of_run(tmp_path / "trained", *ROOT)
+def test_a_learned_exit_rule_is_fitted_compared_saved_and_reused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = execute_run(tmp_path / "trained", *ROOT)
     evaluate = ("mode=evaluate", f"checkpoint={trained}")
-    run = folder_of_run(tmp_path / "studied", *ROOT, *evaluate, "exit_rules=[agreement,margin:0.02]", "adopt_rule=true")
-    sets = read(run / "exit_rules.json")["sets"]
+    run = execute_run(tmp_path / "studied", *ROOT, *evaluate, "exit_rules=[agreement,margin:0.02]", "adopt_rule=true")
+    sets = read_json(run / "exit_rules.json")["sets"]
     (label,) = {row["rule"] for row in sets["inside"]["rows"] if row["rule"].startswith("agreement")}
     rule = parse_rule(label)
     assert not rule.needs_fit
@@ -65,10 +67,10 @@ def test_it_is_fitted_compared_saved_and_used_again(tmp_path: Path, capsys: pyte
     assert "fitted_on" not in sets["beyond"]
 
     # The recommended rule is that of the saved model; a fitted rule is also one of a command.
-    assert read(run / "model" / "config.json")["exit_rule"] == sets["inside"]["advice"]["rule"]["rule"]
-    again = folder_of_run(tmp_path / "again", *ROOT, *evaluate, f"model.exit_rule={label}", f"exit_rules=[{label}]")
-    assert read(again / "exit_rules.json")["sets"]["inside"]["n"] > sets["inside"]["n"]
-    assert label in {row["rule"] for row in read(again / "exit_rules.json")["sets"]["inside"]["rows"]}
+    assert read_json(run / "model" / "config.json")["exit_rule"] == sets["inside"]["advice"]["rule"]["rule"]
+    again = execute_run(tmp_path / "again", *ROOT, *evaluate, f"model.exit_rule={label}", f"exit_rules=[{label}]")
+    assert read_json(again / "exit_rules.json")["sets"]["inside"]["n"] > sets["inside"]["n"]
+    assert label in {row["rule"] for row in read_json(again / "exit_rules.json")["sets"]["inside"]["rows"]}
     predicted = "exit rule 'agreement:0.9': its parameters bias, margin, entropy, step are not fitted"
     capsys.readouterr()
     assert execute(*ROOT, *evaluate, "model.exit_rule=agreement", f"output_dir={tmp_path / 'refused'}") == 2

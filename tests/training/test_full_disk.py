@@ -1,4 +1,4 @@
-"""A disk that is full at any write: one line names the folder, the last checkpoint is whole, and `resume=` goes on."""
+"""A disk that is full at any write: one line names the folder, the last checkpoint is whole, and `resume=` works."""
 
 from __future__ import annotations
 
@@ -29,50 +29,50 @@ SETTINGS = ("debug=default", "trainer.max_steps=4", "trainer.eval_strategy=no", 
 Fill = Callable[[pytest.MonkeyPatch], None]
 
 
-def train(folder: Path, *given: str) -> Path:
-    tasks.run(configured("act_tiny", *SETTINGS, "trainer.disable_tqdm=true", f"output_dir={folder}", *given))
+def train(folder: Path, *overrides: str) -> Path:
+    tasks.run(configured("act_tiny", *SETTINGS, "trainer.disable_tqdm=true", f"output_dir={folder}", *overrides))
     return next((folder / "act_tiny").iterdir())
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def expected_weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (train(tmp_path_factory.mktemp("whole")) / "model" / "model.safetensors").read_bytes()
 
 
-def on_sync(name: str, nth: int) -> Fill:
-    """At the n-th time that a file of that name is written whole."""
+def fill_on_sync(name: str, nth: int) -> Fill:
+    """Return a patch that fills the disk at the n-th time a file of this name is written whole."""
 
     def fill(patch: pytest.MonkeyPatch) -> None:
         sync, calls = os.fsync, [0]
 
-        def full(descriptor: int) -> None:
+        def raise_if_full(descriptor: int) -> None:
             calls[0] += f".{name}." in os.readlink(f"/proc/self/fd/{descriptor}")
             if calls[0] >= nth:
                 raise OSError(errno.ENOSPC, "No space left on device")
             sync(descriptor)
 
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", raise_if_full)
 
     return fill
 
 
-def on_call(owner: Any, name: str, error: Exception, belongs: Callable[..., bool]) -> Fill:
-    """At the first call of a function whose arguments are such."""
+def fill_on_call(owner: Any, name: str, error: Exception, belongs: Callable[..., bool]) -> Fill:
+    """Return a patch that fills the disk at the first call of a function with matching arguments."""
 
     def fill(patch: pytest.MonkeyPatch) -> None:
         call = getattr(owner, name)
 
-        def full(*args: Any, **kwargs: Any) -> Any:
+        def raise_if_full(*args: Any, **kwargs: Any) -> Any:
             if belongs(*args, **kwargs):
                 raise error
             return call(*args, **kwargs)
 
-        patch.setattr(owner, name, full)
+        patch.setattr(owner, name, raise_if_full)
 
     return fill
 
 
-def in_second(*args: Any, **_: Any) -> bool:
+def is_second_checkpoint(*args: Any, **_: Any) -> bool:
     return any("checkpoint-4" in str(part) for part in args)
 
 
@@ -81,18 +81,18 @@ RUST = SafetensorError("Error while serializing: I/O error: No space left on dev
 TORCH = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 177344 vs 177232")
 TORCH.__context__ = RuntimeError("basic_ios::clear: iostream error")  # what torch says of a full tmpfs
 FILLS: dict[str, tuple[Fill, str]] = {  # and the folder that is named
-    "weights": (on_call(modeling_utils, "safe_save_file", RUST, in_second), "checkpoint-4"),
-    "optimizer": (on_call(torch, "save", TORCH, in_second), "checkpoint-4"),
-    "progress": (on_sync("progress_0.json", 2), "checkpoint-4"),
-    "manifest": (on_sync("manifest.json", 4), "checkpoint-4"),  # begun, whole, begun
-    "log": (on_call(tracking._JsonLines, "log", FULL, lambda _, line, step: step == 3), ""),
+    "weights": (fill_on_call(modeling_utils, "safe_save_file", RUST, is_second_checkpoint), "checkpoint-4"),
+    "optimizer": (fill_on_call(torch, "save", TORCH, is_second_checkpoint), "checkpoint-4"),
+    "progress": (fill_on_sync("progress_0.json", 2), "checkpoint-4"),
+    "manifest": (fill_on_sync("manifest.json", 4), "checkpoint-4"),  # begun, whole, begun
+    "log": (fill_on_call(tracking._JsonLines, "log", FULL, lambda _, line, step: step == 3), ""),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILLS)
-def test_a_run_on_a_full_disk_goes_on_from_its_last_checkpoint(
-    tmp_path: Path, weights: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_a_run_on_a_full_disk_resumes_from_its_last_checkpoint(
+    tmp_path: Path, expected_weights: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill, folder = FILLS[kind]
     with monkeypatch.context() as patch:
@@ -100,28 +100,28 @@ def test_a_run_on_a_full_disk_goes_on_from_its_last_checkpoint(
         with pytest.raises(DiskFullError) as caught:
             train(tmp_path)
     (run,) = (tmp_path / "act_tiny").iterdir()
-    place = run / CHECKPOINTS / folder if folder else run
-    assert str(caught.value).startswith(f"{place}: no space left on device")
+    full_folder = run / CHECKPOINTS / folder if folder else run
+    assert str(caught.value).startswith(f"{full_folder}: no space left on device")
     assert "MiB are free" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [path.name for path in checkpoints(run / CHECKPOINTS)] == ["checkpoint-2"]
     assert list_complete_checkpoints(run / CHECKPOINTS)
     train(tmp_path, f"resume={run}")
     assert read_record(run)["status"] == "finished"
-    assert (run / "model" / "model.safetensors").read_bytes() == weights
+    assert (run / "model" / "model.safetensors").read_bytes() == expected_weights
 
 
 def test_a_run_that_cannot_be_recorded_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_sync("run.json", 1)(monkeypatch)
+    fill_on_sync("run.json", 1)(monkeypatch)
     with pytest.raises(DiskFullError, match=r"^\S+: no space left on device for run\.json \("):
         train(tmp_path)
     assert not list((tmp_path / "act_tiny").iterdir())
 
 
 @pytest.mark.slow
-def test_a_report_without_room_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_found_no_space_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        on_sync("report.html", 1)(patch)
+        fill_on_sync("report.html", 1)(patch)
         with pytest.raises(DiskFullError, match=r"^\S+: no space left on device for report\.html \("):
             train(tmp_path)
     (run,) = (tmp_path / "act_tiny").iterdir()
@@ -132,35 +132,37 @@ def test_a_report_without_room_is_written_later(tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Makes an empty disk of so many KiB, or makes the one that there is as large."""
-    place = tmp_path / "disk"
-    place.mkdir()
+    """Yield a function that mounts an empty disk of a size in KiB, or resizes the mounted one."""
+    path = tmp_path / "disk"
+    path.mkdir()
 
     def make(kibibytes: int) -> Path:
-        options = f"size={kibibytes}k" + (",remount" if place.is_mount() else "")
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True, check=False)
+        options = f"size={kibibytes}k" + (",remount" if path.is_mount() else "")
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], capture_output=True, check=False)
         if done.returncode:
             pytest.skip("no disk can be mounted here")
-        return place
+        return path
 
     yield make
-    subprocess.run(["umount", place], capture_output=True, check=False)
+    subprocess.run(["umount", path], capture_output=True, check=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kibibytes", range(4, 950, 36))
-def test_a_small_disk_is_full_at_every_place(kibibytes: int, disk: Callable[[int], Path], weights: bytes) -> None:
-    """A real one, in steps smaller than most files of the run."""
-    place = disk(kibibytes)
-    with pytest.raises((DiskFullError, CheckpointError), match=rf"^.*{place}[^\n]*[Nn]o space left[^\n]*$"):
-        train(place)
+def test_a_run_survives_a_real_disk_that_is_full_at_any_file(
+    kibibytes: int, disk: Callable[[int], Path], expected_weights: bytes
+) -> None:
+    """Use a real disk, in steps smaller than most files of the run."""
+    path = disk(kibibytes)
+    with pytest.raises((DiskFullError, CheckpointError), match=rf"^.*{path}[^\n]*[Nn]o space left[^\n]*$"):
+        train(path)
     disk(40_000)
-    runs = list((place / "act_tiny").glob("*"))
+    runs = list((path / "act_tiny").glob("*"))
     if not any(list_complete_checkpoints(run / CHECKPOINTS) for run in runs):
         for run in runs:  # nothing to go on with
             shutil.rmtree(run)
-        runs = [train(place)]
+        runs = [train(path)]
     (run,) = runs
     if read_record(run)["status"] != "finished":
-        train(place, f"resume={run}")
-    assert (run / "model" / "model.safetensors").read_bytes() == weights
+        train(path, f"resume={run}")
+    assert (run / "model" / "model.safetensors").read_bytes() == expected_weights

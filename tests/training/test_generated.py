@@ -1,4 +1,4 @@
-"""Runs on data whose difficulty is known, and of ACT-ALBERT on tagged tokens: from the settings to the files."""
+"""Runs on generated data of known difficulty, and of ACT-ALBERT on tagged tokens: from the settings to the files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(folder: Path, root: str, *overrides: str) -> Path:
     ("act_hops", ("dataset=hops_sequence",), ["inside", "beyond"]),
     ("ponder_tiny", ("dataset=hops_sequence",), ["inside", "beyond"]),
 ])  # fmt: skip
-def test_every_generated_task_trains_and_tells_difficulty(
+def test_every_generated_task_trains_and_reports_difficulty(
     root: str, overrides: tuple[str, ...], sets: list[str], tmp_path: Path
 ) -> None:
     directory = run(tmp_path, root, *SMALL, *overrides)
@@ -59,8 +59,8 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
     model = AutoModelForTokenClassification.from_pretrained(directory / "model")
     assert (model.config.type_vocab_size, model.config.id2label) == (12, {0: "unreachable", 1: "reachable"})
     again = ("mode=evaluate", f"checkpoint={directory}", "dataset.beyond_sizes=[7]", "dataset.size=6")
-    found = json.loads((run(tmp_path / "again", "act_maze", *again) / "grids.json").read_text())
-    assert [len(grids[0]["cells"]) for grids in found["sets"].values()] == [6, 7]
+    grids_file = json.loads((run(tmp_path / "again", "act_maze", *again) / "grids.json").read_text())
+    assert [len(grids[0]["cells"]) for grids in grids_file["sets"].values()] == [6, 7]
     with pytest.raises(CheckpointError, match=r"dataset.field=20: "):
         run(tmp_path / "wide", "act_maze", *again, "dataset.field=20", "model.max_position_embeddings=null")
     start = (
@@ -76,7 +76,7 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
 
 
 @pytest.fixture(scope="module")
-def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tagged_sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tagged")
     for split, rows in (("train", 12), ("validation", 9), ("test", 5)):
         with (folder / f"{split}.jsonl").open("w") as file:
@@ -87,15 +87,20 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tagger_of(directory: Path) -> PreTrainedModel:
+def load_tagger(directory: Path) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForTokenClassification.from_pretrained(directory / "model")
     return model
 
 
 @pytest.mark.slow
-def test_words_are_tagged_from_scratch(tagged: Path, tmp_path: Path) -> None:
-    given = ("dataset.source=local", f"dataset.path={tagged}", "tokenizer.vocab_size=60", "dataset.sequence_length=32")
-    directory = run(tmp_path, "act_pos", *SMALL, *given)
+def test_words_are_tagged_from_scratch(tagged_sentences: Path, tmp_path: Path) -> None:
+    data = (
+        "dataset.source=local",
+        f"dataset.path={tagged_sentences}",
+        "tokenizer.vocab_size=60",
+        "dataset.sequence_length=32",
+    )
+    directory = run(tmp_path, "act_pos", *SMALL, *data)
     halting = json.loads((directory / "halting.json").read_text())
     labelled = sum(halting["classes"][f"label: {name}"]["n"] for name in ("LONG", "SHORT"))
     assert halting["unit"] == "token"
@@ -112,15 +117,17 @@ def test_words_are_tagged_from_scratch(tagged: Path, tmp_path: Path) -> None:
     assert halting["words"]["n"] <= labelled  # unknown words have no name
     sentences = [json.loads(line) for line in (directory / "sentences.jsonl").read_text().splitlines()]
     assert {tag for sentence in sentences for tag in sentence["original"]} == {"LONG", "SHORT", None}
-    assert tagger_of(directory).config.id2label == {0: "LONG", 1: "SHORT"}
+    assert load_tagger(directory).config.id2label == {0: "LONG", 1: "SHORT"}
 
 
 @pytest.mark.slow
-def test_words_are_tagged_from_pretrained_weights(tagged: Path, pretrained: Path, tmp_path: Path) -> None:
-    given = ("model=albert_act_pretrained", f"model.pretrained={pretrained}", "dataset.sequence_length=32")
-    data = ("dataset.source=local", f"dataset.path={tagged}")
-    directory = run(tmp_path / "first", "act_pos", *given, *data)
-    assert tagger_of(directory).config.hidden_size == 32
-    again = run(tmp_path / "again", "act_pos", given[0], given[2], *data, "mode=evaluate", f"checkpoint={directory}")
+def test_words_are_tagged_from_pretrained_weights(tagged_sentences: Path, pretrained: Path, tmp_path: Path) -> None:
+    settings = ("model=albert_act_pretrained", f"model.pretrained={pretrained}", "dataset.sequence_length=32")
+    data = ("dataset.source=local", f"dataset.path={tagged_sentences}")
+    directory = run(tmp_path / "first", "act_pos", *settings, *data)
+    assert load_tagger(directory).config.hidden_size == 32
+    again = run(
+        tmp_path / "again", "act_pos", settings[0], settings[2], *data, "mode=evaluate", f"checkpoint={directory}"
+    )
     scores = [json.loads((path / "run.json").read_text())["final_metrics"]["eval/score"] for path in (directory, again)]
     assert scores[0] == pytest.approx(scores[1])

@@ -1,4 +1,4 @@
-"""The second stage: a halting head alone learns, on a model that stays as it is."""
+"""The second training stage: a halting head alone learns, on a frozen model."""
 
 import json
 
@@ -12,7 +12,7 @@ from adadepth.halting.distribution import continuation_losses
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.models_support import padded_batch, small_ponder
-from tests.training.support import assert_same_end, interrupted_after
+from tests.training.support import assert_same_end, copy_interrupted_run
 
 TOKENS = (
     "dataset=parity", "dataset.size=8", "dataset.sequence_length=12", "dataset.train_ones=[1,8]",
@@ -40,7 +40,7 @@ def run(folder, root, *overrides):
     return record.parent
 
 
-def weights(folder):
+def load_weights(folder):
     return AutoModelForSequenceClassification.from_pretrained(folder).state_dict()
 
 
@@ -49,16 +49,16 @@ def is_halting(name):
 
 
 @pytest.fixture(scope="module", params=mostly_slow(FAMILIES, lambda family: family == "ponder_tiny"))
-def trained(request, tmp_path_factory):
-    """A family's configuration, and a run of its first stage."""
+def first_stage(request, tmp_path_factory):
+    """Return a family's configuration, and a run of its first stage."""
     return request.param, run(tmp_path_factory.mktemp("first"), request.param)
 
 
 @pytest.mark.slow
-def test_only_the_halting_head_changes_and_the_result_is_an_ordinary_run(trained, tmp_path):
-    root, first = trained
+def test_only_the_halting_head_changes_and_the_result_is_an_ordinary_run(first_stage, tmp_path):
+    root, first = first_stage
     second = run(tmp_path, root, f"model.pretrained={first}/model", "halting.alone=true", "trainer.weight_decay=0.1")
-    before, after = weights(first / "model"), weights(second / "model")
+    before, after = load_weights(first / "model"), load_weights(second / "model")
     assert before.keys() == after.keys()
     for name, value in before.items():
         assert torch.equal(value, after[name]) != is_halting(name), name
@@ -73,11 +73,11 @@ def test_only_the_halting_head_changes_and_the_result_is_an_ordinary_run(trained
 
 
 @pytest.mark.slow
-def test_a_resumed_second_stage_is_the_one_that_was_never_stopped(trained, tmp_path):
-    root, first = trained
+def test_a_resumed_second_stage_is_the_one_that_was_never_stopped(first_stage, tmp_path):
+    root, first = first_stage
     stage = (f"model.pretrained={first}/model", "halting.alone=true")
     whole = run(tmp_path / "whole", root, *stage)
-    stopped = interrupted_after(2, whole, tmp_path)
+    stopped = copy_interrupted_run(2, whole, tmp_path)
     tasks.run(configured(root, *FAMILIES[root], *SHORT, *stage, f"resume={stopped}"))
     assert_same_end(stopped, whole)
 
@@ -108,7 +108,7 @@ def test_what_is_frozen_evaluates_and_only_the_head_gets_gradients(readout):
 def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
     model = small_ponder()
     model.train_halting_alone(slope=10.0, threshold=0.1)
-    labels = torch.tensor([0, 1, -100])  # the last one is no target
+    labels = torch.tensor([0, 1, -100])  # the last step is no target
     batch = padded_batch()
     assert {name: count.item() for name, count in model.count_targets({"labels": labels}).items()} == {"halting": 2}
     output = model(**batch, labels=labels)
@@ -144,14 +144,14 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
         "halting.alone=true: only used",
     ),
 ]))  # fmt: skip
-def test_a_second_stage_that_means_nothing_is_refused_in_one_line(root, overrides, message):
+def test_a_meaningless_second_stage_is_a_one_line_error(root, overrides, message):
     with pytest.raises(ConfigError) as caught:
         configured(root, *overrides)
     assert len([line for line in str(caught.value).splitlines() if message in line]) == 1
 
 
-def test_weights_of_another_family_and_a_single_step_are_refused(trained, tmp_path):
-    root, first = trained
+def test_weights_of_another_family_and_a_single_step_are_refused(first_stage, tmp_path):
+    root, first = first_stage
     depth = "model.num_hidden_layers=1" if root == "ponder_tiny" else "model.num_steps=1"
     with pytest.raises(UserError, match="has one step, so there is no exit to decide") as caught:
         run(tmp_path, root, f"model.pretrained={first}/model", "halting.alone=true", depth)

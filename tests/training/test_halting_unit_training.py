@@ -1,4 +1,4 @@
-"""A run with a halting unit of a package: it learns, resumes bit for bit, and holds a depth budget."""
+"""A run with a halting unit of another package: it learns, resumes bit for bit, and holds a depth budget."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 
 from adadepth.tasks.budgets import correct_depth
 from tests.plugins_support import example_extensions
-from tests.training.depth_correction_support import HELD, mean_depth, session_of
-from tests.training.support import losses, parameters, tiny_config, tiny_trainer
+from tests.training.depth_correction_support import HELD, build_session, compute_mean_depth
+from tests.training.support import build_tiny_config, build_tiny_trainer, clone_parameters, collect_losses
 
 NAME = "albert.encoder.albert_layer.act.dense."
 RUN = (
@@ -24,33 +24,33 @@ RUN = (
 
 
 @pytest.fixture(autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _install_extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 
 def test_a_run_learns_and_resumes_bit_for_bit(tmp_path: Path) -> None:
-    whole = tiny_trainer(tmp_path, *RUN)
-    before = {name: value.clone() for name, value in parameters(whole).items() if name.startswith(NAME)}
+    whole = build_tiny_trainer(tmp_path, *RUN)
+    before = {name: value.clone() for name, value in clone_parameters(whole).items() if name.startswith(NAME)}
     assert before.keys() == {NAME + "bias", NAME + "slope", NAME + "weights.weight"}
     whole.train()
-    assert not [name for name, value in before.items() if torch.equal(parameters(whole)[name], value)]
-    resumed = tiny_trainer(tmp_path / "resumed", *RUN)
+    assert not [name for name, value in before.items() if torch.equal(clone_parameters(whole)[name], value)]
+    resumed = build_tiny_trainer(tmp_path / "resumed", *RUN)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    for name, value in parameters(whole).items():
-        assert torch.equal(value, parameters(resumed)[name]), name
-    assert losses(whole) == losses(resumed)
+    for name, value in clone_parameters(whole).items():
+        assert torch.equal(value, clone_parameters(resumed)[name]), name
+    assert collect_losses(whole) == collect_losses(resumed)
 
 
-def test_a_budget_shifts_its_bias(tmp_path: Path) -> None:
-    trainer = tiny_trainer(tmp_path, *HELD, "model.halting_unit=movement:-0.5")
+def test_a_budget_shifts_the_bias_of_the_unit(tmp_path: Path) -> None:
+    trainer = build_tiny_trainer(tmp_path, *HELD, "model.halting_unit=movement:-0.5")
     unit = trainer.model.albert.encoder.albert_layer.act.dense
     torch.nn.init.normal_(unit.weights.weight, std=1.0)
     torch.nn.init.constant_(unit.bias, -6.0)
-    settings = tiny_config(*HELD, "model.halting_unit=movement:-0.5", "budget.target=2").budget
-    assert abs(mean_depth(trainer) - 2) > 0.1
-    assert correct_depth(settings, session_of(trainer))
-    assert mean_depth(trainer) == pytest.approx(2, rel=0.05)
+    settings = build_tiny_config(*HELD, "model.halting_unit=movement:-0.5", "budget.target=2").budget
+    assert abs(compute_mean_depth(trainer) - 2) > 0.1
+    assert correct_depth(settings, build_session(trainer))
+    assert compute_mean_depth(trainer) == pytest.approx(2, rel=0.05)
 
 
 SCRIPT = """

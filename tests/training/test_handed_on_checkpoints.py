@@ -1,4 +1,4 @@
-"""Checkpoints whose manifest is right and whose states are not: whoever hands one on can seal it."""
+"""Checkpoints whose manifest is right and whose states are not, because whoever hands one on can seal it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from adadepth.runs.checkpoints import find_checkpoint_error, seal_checkpoint
 from adadepth.training.callbacks import EarlyStoppingCallback
 from adadepth.training.ema import WeightAverageExtension
 from tests.marks_support import quick_one_in
-from tests.training.support import tiny_trainer
+from tests.training.support import build_tiny_trainer
 
-GIVEN = ("trainer.max_steps=3", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
-         "trainer.load_best_model_at_end=false", "trainer.save_total_limit=null")  # fmt: skip
+OVERRIDES = ("trainer.max_steps=3", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
+             "trainer.load_best_model_at_end=false", "trainer.save_total_limit=null")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ended")
-    tiny_trainer(folder, *GIVEN).train()
+    build_tiny_trainer(folder, *OVERRIDES).train()
     return folder / "checkpoint-2"
 
 
 @pytest.fixture
-def checkpoint(ended: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(ended, tmp_path / ended.name))
+def checkpoint(finished_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_checkpoint, tmp_path / finished_checkpoint.name))
 
 
-def resume(checkpoint: Path) -> None:
-    tiny_trainer(checkpoint.parent, *GIVEN).train(resume_from_checkpoint=str(checkpoint))
+def resume_training(checkpoint: Path) -> None:
+    build_tiny_trainer(checkpoint.parent, *OVERRIDES).train(resume_from_checkpoint=str(checkpoint))
 
 
 def change_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -55,27 +55,27 @@ def change_state(path: Path, change: Callable[[Any], Any]) -> None:
     torch.save(state, path)
 
 
-def test_a_whole_one_goes_on(checkpoint: Path) -> None:
+def test_an_unchanged_checkpoint_resumes(checkpoint: Path) -> None:
     seal_checkpoint(checkpoint)
     assert find_checkpoint_error(checkpoint) is None
-    resume(checkpoint)
+    resume_training(checkpoint)
 
 
-# Of every file one; tests/unit/training/test_stored_states.py has all that can be wrong with a state.
+# One case of every file; tests/unit/training/test_stored_states.py has all faults of a state.
 @pytest.mark.parametrize(("name", "change", "words"), [
     ("optimizer.pt", lambda s: s["state"].pop(0), r"the stored state of '\S+' is missing"),
     ("scheduler.pt", lambda s: s.update(last_epoch=10**6), "the schedule cannot be read: last_epoch is 1000000"),
     ("rng_state.pth", lambda s: s.pop("python"), "the file holds no random-generator states"),
     ("rng_state.pth", lambda s: s.update(cpu=s["cpu"][:9]), "the random-generator states cannot be read"),
 ])  # fmt: skip
-def test_a_state_that_does_not_fit_is_one_line(
+def test_a_state_that_does_not_fit_is_a_one_line_error(
     checkpoint: Path, name: str, change: Callable[[dict[str, Any]], Any], words: str
 ) -> None:
     change_state(checkpoint / name, change)
     seal_checkpoint(checkpoint)
     assert find_checkpoint_error(checkpoint) is None
     with pytest.raises(CheckpointError, match=rf"checkpoint-2: .*{words}") as caught:
-        resume(checkpoint)
+        resume_training(checkpoint)
     assert "\n" not in str(caught.value)
 
 
@@ -87,10 +87,10 @@ def test_a_state_that_does_not_fit_is_one_line(
         (lambda w: w.update(weight=torch.zeros(1)), r"weight has the shape \(1,\), needed is \(2, 3\)"),
     ],
 )
-def test_weights_in_training_are_all_there(
+def test_weights_in_training_must_be_complete(
     tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], Any], words: str
 ) -> None:
-    """A weight of another shape would be repeated until it fills its place."""
+    """Remove or reshape a weight, which would otherwise be repeated until it fills the tensor."""
     model = nn.Linear(3, 2)
     average = WeightAverageExtension(model, 0.9)
     average.save(tmp_path, 0)
@@ -110,10 +110,10 @@ def test_weights_in_training_are_all_there(
         lambda s: s.update(parts={"a": [1.0, "nn"]}), lambda s: s.pop("loss"), lambda s: s.update(stateless={}),
     ]),
 )  # fmt: skip
-def test_counts_of_a_process_have_their_types(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def test_wrong_types_in_process_counts_are_refused(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     change_json(checkpoint / "progress_0.json", change)
     with pytest.raises(CheckpointError, match=r"progress_0\.json: is damaged: \S+ ") as caught:
-        resume(checkpoint)
+        resume_training(checkpoint)
     assert "\n" not in str(caught.value)
 
 
@@ -136,7 +136,7 @@ STATES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), STATES, ids=[words for _, words in STATES])
-def test_a_trainer_s_state_has_its_types_and_the_step_of_its_folder(
+def test_wrong_types_or_steps_in_the_trainer_state_are_refused(
     checkpoint: Path, change: Callable[[dict[str, Any]], Any], words: str
 ) -> None:
     change_json(checkpoint / "trainer_state.json", change)
@@ -154,12 +154,12 @@ def test_a_trainer_s_state_has_its_types_and_the_step_of_its_folder(
         ({"__class__": 1}, "attributes has '__class__'"),
     ],
 )
-def test_early_stopping_goes_on_with_what_it_keeps_only(counter: dict[str, Any], words: str) -> None:
+def test_early_stopping_refuses_foreign_attributes(counter: dict[str, Any], words: str) -> None:
     callback = EarlyStoppingCallback(2, 0.0)
-    kept = {**callback.state(), "attributes": counter}
+    stored = {**callback.state(), "attributes": counter}
     args: Any = SimpleNamespace(
         load_best_model_at_end=True, metric_for_best_model="loss", eval_strategy=IntervalStrategy.STEPS
     )
-    state = TrainerState(stateful_callbacks={"EarlyStoppingCallback": kept})
+    state = TrainerState(stateful_callbacks={"EarlyStoppingCallback": stored})
     with pytest.raises(CheckpointError, match=words):
         callback.on_train_begin(args, state, TrainerControl())

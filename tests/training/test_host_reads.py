@@ -1,4 +1,4 @@
-"""What a whole update of a training waits for: what its model reads, and nothing else; a log reads what it tells."""
+"""Host reads of a whole training update: those of its model, and at a log those of the logged values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.host_reads_support import updates_on_an_accelerator
+from tests.training.host_reads_support import count_update_reads
 
-# What its model reads in an update (docs/guide.md says it to users), and what a log's extensions tell. An update brings
+# Reads of the model in an update (docs/guide.md lists them), and reads of a log's extensions. An update brings
 # much to the device, and waits for none of it.
 CASES = {
     "ponder_tiny": (0, 0),
@@ -16,13 +16,13 @@ CASES = {
     "act_hops": (2, 1),  # which tokens have a class, and which updates of them ran: losses after every update
     "act_tiny model.act_penalty=0 budget.target=3": (1, 1),  # which words are hidden
     "trm_tiny": (0, 1),
-    "loop_hops": (2, 0),  # transformers' look at the mask; which tokens have a class
+    "loop_hops": (2, 0),  # transformers' check of the mask; which tokens have a class
     "loop_tiny": (2, 0),
     "loop_tiny model.train_loops=drawn model.objective=last": (3, 0),
     "loop_tiny model.objective=elastic model.loop_conditioning=time": (2, 0),
-    "par_network": (3, 0),  # which places have a target, and two tails
+    "par_network": (3, 0),  # which positions have a target, and two tails
     "par_tiny search.stages=[search]": (3, 0),
-    "adalayers_tiny features.cache=false": (2, 0),  # which layers are mixed, and transformers' look at the mask
+    "adalayers_tiny features.cache=false": (2, 0),  # which layers are mixed, and transformers' check of the mask
 }
 # The loss, the gradients' norm, whether losses were finite and near the first one, their parts, and tokens.
 LOG = 6
@@ -30,8 +30,8 @@ LOG = 6
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_an_update_reads_what_its_model_reads(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = updates_on_an_accelerator(*case.split(), folder=tmp_path, patch=monkeypatch, updates=6, logged_every=3)
-    reads, told = CASES[case]
-    assert [each.reads.total() for each in found] == [reads, reads, reads + LOG + told, reads, reads], found
-    assert [each.moves.total() for each in found[1:]] == [0] * 4, found
+def test_an_update_reads_only_what_its_model_reads(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = count_update_reads(*case.split(), folder=tmp_path, patch=monkeypatch, updates=6, logged_every=3)
+    reads, logged = CASES[case]
+    assert [update.reads.total() for update in updates] == [reads, reads, reads + LOG + logged, reads, reads], updates
+    assert [update.moves.total() for update in updates[1:]] == [0] * 4, updates

@@ -1,4 +1,4 @@
-"""A family that lacks a member of the contract is told so in one line, before any data are prepared."""
+"""Families that lack a member of the contract: a one-line error before any data are prepared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.marks_support import quick_one_in
-from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
+from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, install_toy_family
 
 MODELING = Path("adadepth_router") / "modeling.py"
 HEAD, BASE = "RouterForTokenClassification", "RouterPreTrainedModel"
@@ -21,55 +21,55 @@ OUTPUT = f"error: model=router: the output of {HEAD}: "
 
 
 @contextmanager
-def installed(folder: Path, source: str) -> Iterator[None]:
-    """The toy family with another `modeling.py`."""
+def install_modeling(folder: Path, source: str) -> Iterator[None]:
+    """Install the toy family with another `modeling.py`."""
     victim = folder / "victim"
     shutil.copytree(TOY, victim, ignore=shutil.ignore_patterns("__pycache__"))
     (victim / MODELING).write_text(source, encoding="utf-8")
     (folder / "site").mkdir()
-    _forget()
-    with toy_family_installed(folder / "site", victim):
+    _forget_modules()
+    with install_toy_family(folder / "site", victim):
         yield
-    _forget()
+    _forget_modules()
 
 
-def _forget() -> None:
-    """Let the package's modules be read anew."""
+def _forget_modules() -> None:
+    """Forget the package's modules, so that they are imported again."""
     for name in [name for name in sys.modules if name.partition(".")[0] == MODELING.parent.name]:
         del sys.modules[name]
 
 
-def without(member: str) -> str:
-    """The modeling of the toy family whose first head lacks a member."""
+def remove_member(member: str) -> str:
+    """Return the modeling of the toy family whose first head lacks a member."""
     tree = ast.parse((TOY / MODELING).read_text(encoding="utf-8"))
     heads = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in (HEAD, BASE)]
-    (owner,) = (head for head in heads if any(member in names_of(node) for node in head.body))
-    owner.body = [node for node in owner.body if member not in names_of(node)]
+    (owner,) = (head for head in heads if any(member in list_names(node) for node in head.body))
+    owner.body = [node for node in owner.body if member not in list_names(node)]
     return ast.unparse(tree)
 
 
-def names_of(node: ast.stmt) -> list[str]:
-    """What a statement of a class defines."""
+def list_names(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a class defines."""
     if isinstance(node, ast.FunctionDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
-    """The one line that a run ends with, which has prepared no data."""
+def run_and_read_error(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
+    """Return the one line that a run ends with before it prepares data."""
 
-    def never(*args: object, **options: object) -> None:
+    def fail(*args: object, **options: object) -> None:
         raise AssertionError("data were prepared")
 
-    patch.setattr("adadepth.tasks.finetune.load_labelled_data", never)
+    patch.setattr("adadepth.tasks.finetune.load_labelled_data", fail)
     output = folder / "outputs"
-    with installed(folder, source):
+    with install_modeling(folder, source):
         assert execute(*ROOT, *DATA, f"output_dir={output}") == 2
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
+    line = capfd.readouterr().err
+    assert line.count("\n") == 1
     assert not output.exists() or list(output.iterdir()) == []
-    return said
+    return line
 
 
 @pytest.mark.slow
@@ -86,11 +86,11 @@ def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.
     ("set_depth_level", "it must be a method: Set the depth threshold to a level"),
     ("depth_knob", "it must be a string: Name of the parameter that adjusts the depth"),
 ])  # fmt: skip
-def test_a_member_is_missing(
+def test_a_missing_member_is_named(
     member: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    said = refused(tmp_path, without(member), monkeypatch, capfd)
-    assert said.startswith(f"{OWN}{member} is missing; {words}"), said
+    line = run_and_read_error(tmp_path, remove_member(member), monkeypatch, capfd)
+    assert line.startswith(f"{OWN}{member} is missing; {words}"), line
 
 
 @pytest.mark.parametrize(("old", "new", "words"), quick_one_in(10, [
@@ -111,13 +111,13 @@ def test_a_member_is_missing(
     ("DepthKnob, HoldsBudget, PreTrainedModel", "DepthKnob, PreTrainedModel",
      "error: model=router: its budget needs a model that extends adadepth.models.contract.HoldsBudget"),
 ]))  # fmt: skip
-def test_a_member_is_wrong(
+def test_a_wrong_member_is_named(
     old: str, new: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     source = (TOY / MODELING).read_text(encoding="utf-8")
     assert old in source
-    said = refused(tmp_path, source.replace(old, new), monkeypatch, capfd)
-    assert said.startswith(words if words.startswith("error") else f"{OWN}{words}"), said
+    line = run_and_read_error(tmp_path, source.replace(old, new), monkeypatch, capfd)
+    assert line.startswith(words if words.startswith("error") else f"{OWN}{words}"), line
 
 
 @pytest.mark.parametrize(("old", "new", "words"), quick_one_in(4, [
@@ -127,12 +127,12 @@ def test_a_member_is_wrong(
     ("output.loss, output.loss_parts =", "output.loss, _ =", f"{OUTPUT}loss_parts must be a dictionary"),
     ('DepthTrace("token"', 'DepthTrace("sequence"', f"{OUTPUT}trace must have unit token, as declared by the model"),
 ]))  # fmt: skip
-def test_what_only_the_first_batch_shows(
+def test_faults_of_the_first_batch_are_named(
     old: str, new: str, words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     source = (TOY / MODELING).read_text(encoding="utf-8")
     assert old in source
-    with installed(tmp_path, source.replace(old, new)):
+    with install_modeling(tmp_path, source.replace(old, new)):
         assert execute(*ROOT, *SMALL, f"output_dir={tmp_path / 'outputs'}", "trainer.eval_on_start=false") == 2
     errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error")]
     assert len(errors) == 1

@@ -1,4 +1,4 @@
-"""Runs that are killed while they write: a finished run has all its files, and the next command finishes another."""
+"""Runs that are killed while they write: a finished run has all files, and the next command completes others."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def list_files(run: Path) -> set[str]:
 
 
 @contextmanager
-def copied_before_each_write(folder: Path, copies: Path) -> Iterator[list[Path]]:
-    """Copy a folder before each of its files is replaced: what a kill at this moment leaves."""
+def copy_before_each_write(folder: Path, copies: Path) -> Iterator[list[Path]]:
+    """Copy a folder before each of its files is replaced, which is the state after a kill at that moment."""
     states: list[Path] = []
     replace = files.replace_atomically
 
@@ -59,16 +59,16 @@ def copied_before_each_write(folder: Path, copies: Path) -> Iterator[list[Path]]
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
-    """The whole of a run, and what a kill at each write after training would leave."""
+def killed_states(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    """Return a whole run, and the states that a kill at each write after training would leave."""
     folder = tmp_path_factory.mktemp("killed")
-    with copied_before_each_write(folder / "out", folder / "states") as states:
+    with copy_before_each_write(folder / "out", folder / "states") as states:
         execute(folder / "out")
     return folder / "out", states
 
 
-def test_the_status_finished_is_the_last_that_a_run_writes(killed: tuple[Path, list[Path]]) -> None:
-    folder, states = killed
+def test_the_finished_status_is_written_last(killed_states: tuple[Path, list[Path]]) -> None:
+    folder, states = killed_states
     (run,) = list_runs(folder)
     assert read_record(run)["status"] == "finished"
     assert "run finished" in (run / "report.html").read_text()
@@ -80,9 +80,9 @@ def test_the_status_finished_is_the_last_that_a_run_writes(killed: tuple[Path, l
 
 @pytest.mark.slow
 def test_an_evaluation_a_prediction_and_a_summary_are_finished_last(
-    killed: tuple[Path, list[Path]], tmp_path: Path
+    killed_states: tuple[Path, list[Path]], tmp_path: Path
 ) -> None:
-    (run,) = list_runs(shutil.copytree(killed[0], tmp_path / "out"))
+    (run,) = list_runs(shutil.copytree(killed_states[0], tmp_path / "out"))
     checkpoint = f"checkpoint={run}"
     for command in (
         ("mode=evaluate", checkpoint),
@@ -98,32 +98,32 @@ def test_an_evaluation_a_prediction_and_a_summary_are_finished_last(
         assert "report.html" in times
 
 
-def find_reporting(states: list[Path], copy: Path) -> Path:
+def find_reporting_state(states: list[Path], copy: Path) -> Path:
     state = next(state for state in states if read_record(*list_runs(state))["status"] == "reporting")
     (run,) = list_runs(shutil.copytree(state, copy))
     assert not (run / "report.html").exists()
     return run
 
 
-def test_a_run_without_its_report_is_finished_by_the_command_that_resume_names(
-    killed: tuple[Path, list[Path]], tmp_path: Path
+def test_a_run_without_its_report_is_finished_by_a_resume(
+    killed_states: tuple[Path, list[Path]], tmp_path: Path
 ) -> None:
-    run = find_reporting(killed[1], tmp_path / "out")
+    run = find_reporting_state(killed_states[1], tmp_path / "out")
     missing = f"its report is missing, and python -m adadepth mode=report run={run} writes it"
     with pytest.raises(CheckpointError, match=re.escape(missing)):
         execute(tmp_path / "out", f"resume={run}")
     execute(tmp_path / "out", "mode=report", f"run={run}")
     assert read_record(run)["status"] == "finished"
-    assert list_files(run) == list_files(*list_runs(killed[0]))
+    assert list_files(run) == list_files(*list_runs(killed_states[0]))
     (run / "report.html").unlink()  # as a killed run of an earlier version
     with pytest.raises(CheckpointError, match=re.escape(missing)):
         execute(tmp_path / "out", f"resume={run}")
 
 
-def test_a_report_that_fails_leaves_a_run_that_can_be_finished(
-    killed: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_with_a_failed_report_can_be_finished(
+    killed_states: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = find_reporting(killed[1], tmp_path / "out")
+    run = find_reporting_state(killed_states[1], tmp_path / "out")
 
     def fail(*_: Any) -> None:
         raise OSError("no room")
@@ -138,8 +138,8 @@ def test_a_report_that_fails_leaves_a_run_that_can_be_finished(
 
 
 @pytest.mark.slow
-def test_a_summary_of_seeds_that_is_killed_at_any_write_is_finished_by_the_next_command(tmp_path: Path) -> None:
-    with copied_before_each_write(tmp_path / "out", tmp_path / "states") as states:
+def test_a_killed_summary_of_seeds_is_finished_by_the_next_command(tmp_path: Path) -> None:
+    with copy_before_each_write(tmp_path / "out", tmp_path / "states") as states:
         execute(tmp_path / "out", "seeds=2")
     (summary,) = (path.parent for path in tmp_path.glob("out/*/*/seeds.json"))
     expected = {run.name: list_files(run) for run in list_runs(tmp_path / "out")}

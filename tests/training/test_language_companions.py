@@ -1,4 +1,4 @@
-"""A language model that a run has saved, in the hands of other libraries."""
+"""Saved language models in other libraries: pipelines, PEFT and lm-eval-harness."""
 
 import json
 import os
@@ -31,8 +31,8 @@ BLOCKS = {
 
 
 @pytest.fixture(scope="module", params=BLOCKS)
-def run_on_blocks(request, tmp_path_factory) -> tuple[Path, tuple[str, ...]]:
-    """A run of a family that is trained on blocks of text, and its settings."""
+def block_run(request, tmp_path_factory) -> tuple[Path, tuple[str, ...]]:
+    """Return a run of a family that is trained on blocks of text, and its settings."""
     settings, out = BLOCKS[request.param], tmp_path_factory.mktemp("blocks")
     tasks.run(configured(*settings, "trainer.max_steps=30", "trainer.disable_tqdm=true", f"output_dir={out}"))
     (folder,) = out.glob(f"{settings[0]}/*")
@@ -41,7 +41,7 @@ def run_on_blocks(request, tmp_path_factory) -> tuple[Path, tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """Whole words of the embedded corpus, in an adaptive softmax."""
+    """Train on whole words of the embedded corpus with an adaptive softmax, and return the run."""
     out = tmp_path_factory.mktemp("language")
     tasks.run(
         configured(
@@ -53,8 +53,8 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
-def test_pipeline_generates_text_of_blocks(run_on_blocks):
-    assert_generates(run_on_blocks[0])
+def test_pipeline_generates_text_of_blocks(block_run):
+    assert_generates(block_run[0])
 
 
 def test_pipeline_generates_text(run):
@@ -75,8 +75,8 @@ def test_lora_trains(run, tmp_path):
     assert_lora_trains(run, tmp_path, ["query", "key_value", "position", "output"])
 
 
-def test_lora_trains_on_blocks(run_on_blocks, tmp_path):
-    assert_lora_trains(run_on_blocks[0], tmp_path, ["q_proj", "o_proj", "lm_head"])
+def test_lora_trains_on_blocks(block_run, tmp_path):
+    assert_lora_trains(block_run[0], tmp_path, ["q_proj", "o_proj", "lm_head"])
 
 
 def assert_lora_trains(run, tmp_path, matrices):
@@ -108,8 +108,8 @@ def assert_lora_trains(run, tmp_path, matrices):
     assert torch.equal(adapted.generate(ids, **options), adapted.merge_and_unload().generate(ids, **options))
 
 
-def harness(run, tmp_path, window):
-    """What lm-eval-harness says of the first held-out document, by the example that the documentation names."""
+def run_harness(run, tmp_path, window):
+    """Return the results of lm-eval-harness on the first held-out document, by the documented example."""
     command = [
         sys.executable, str(ROOT / "examples" / "run_lm_eval.py"), "run", "--model", "hf", "--model_args",
         f"pretrained={run / 'model'},max_length={window}", "--tasks", "python_docs", "--include_path",
@@ -122,7 +122,7 @@ def harness(run, tmp_path, window):
     return json.loads(file.read_text())["results"]["python_docs"]
 
 
-def ours(run, tmp_path, *settings):
+def evaluate_ours(run, tmp_path, *settings):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "examples" / "lm_eval_tasks")
         from python_docs import documents
@@ -145,22 +145,22 @@ def ours(run, tmp_path, *settings):
     ids=["everything", "windows"],
 )
 def test_the_harness_agrees(run, tmp_path, window, context):
-    """Both begin a document with <eos>, and here both show a word
+    """Compare perplexities; both begin a document with <eos>, and both show a word one of these:
 
     * all words before it: a window, or a memory, as long as the document;
     * those of its own 32 words: windows without overlap, or segments without memory.
     """
     pytest.importorskip("lm_eval")
-    found = harness(run, tmp_path / "harness", window)
+    actual = run_harness(run, tmp_path / "harness", window)
     row = ("par_network", "debug=default", *DATA, "trainer.per_device_eval_batch_size=1")
-    expected = ours(run, tmp_path / "ours", *row, *context)
-    assert found["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)
+    expected = evaluate_ours(run, tmp_path / "ours", *row, *context)
+    assert actual["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)
 
 
-def test_the_harness_agrees_on_blocks(run_on_blocks, tmp_path):
-    """A block of 64 places predicts 63 tokens, and so does a window of that length."""
+def test_the_harness_agrees_on_blocks(block_run, tmp_path):
+    """Compare perplexities: a block of 64 positions predicts 63 tokens, and so does a window of that length."""
     pytest.importorskip("lm_eval")
-    folder, settings = run_on_blocks
-    found = harness(folder, tmp_path / "harness", 63)
-    expected = ours(folder, tmp_path / "ours", *settings)
-    assert found["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)
+    folder, settings = block_run
+    actual = run_harness(folder, tmp_path / "harness", 63)
+    expected = evaluate_ours(folder, tmp_path / "ours", *settings)
+    assert actual["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Training and evaluation over contiguous streams: memory, accumulation, processes, resume, phases, perplexities."""
+"""Language models over contiguous streams: memory, accumulation, processes, resume, phases, perplexities."""
 
 import math
 from itertools import combinations, pairwise
@@ -18,8 +18,8 @@ from adadepth.models.par_xl.modeling import Context
 from adadepth.tasks.language_model import load_data, set_text_ends
 from adadepth.training.arguments import training_arguments
 from tests.configs.support import configured
-from tests.training.stream_support import JOINT, TRAINING_ONLY, stream_config, stream_trainer
-from tests.training.support import losses, parameters
+from tests.training.stream_support import JOINT, TRAINING_ONLY, build_stream_config, build_stream_trainer
+from tests.training.support import clone_parameters, collect_losses
 
 TWO_PHASE = ("search.method=two_phase", "search.gate_learning_rate=3e-2")
 NETWORK = "par_network"
@@ -41,27 +41,27 @@ def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, se
         "trainer.save_total_limit=null", "model.hidden_dropout_prob=0.1",
         f"trainer.per_device_train_batch_size={8 // accumulation}",
     )  # fmt: skip
-    config = stream_config(tmp_path, *overrides)
-    whole = stream_trainer(config, tmp_path / "whole")
+    config = build_stream_config(tmp_path, *overrides)
+    whole = build_stream_trainer(config, tmp_path / "whole")
     whole.train()
     epoch = whole.data.train.steps_per_epoch
     assert epoch + 2 < 14, f"an epoch has {epoch} updates: too long for this test"
     for step in (epoch, epoch + 2):
-        resumed = stream_trainer(config, tmp_path / f"resumed-{step}")
+        resumed = build_stream_trainer(config, tmp_path / f"resumed-{step}")
         resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
-        for name, value in parameters(whole).items():
-            assert torch.equal(value, parameters(resumed)[name]), f"{name} after resuming at step {step}"
-        assert losses(whole) == losses(resumed)
+        for name, value in clone_parameters(whole).items():
+            assert torch.equal(value, clone_parameters(resumed)[name]), f"{name} after resuming at step {step}"
+        assert collect_losses(whole) == collect_losses(resumed)
 
 
 def test_cutoffs_are_the_cheapest_for_the_training_text(tmp_path):
-    """Of all that the vocabulary allows, by the tokens that a prediction is computed for."""
-    config = stream_config(tmp_path, "model.cutoffs=[]", "model.cutoff_clusters=4", root=NETWORK)
+    """Compare with all cutoffs that the vocabulary allows, by the tokens that a prediction is computed for."""
+    config = build_stream_config(tmp_path, "model.cutoffs=[]", "model.cutoff_clusters=4", root=NETWORK)
     data = load_data(config, training_arguments(config, tmp_path / "unused"), config.tokenizer)
     text = next(iter(data.train.streams.values())).store.tokens.tolist()
     size = len(data.tokenizer)
 
-    def computed(cutoffs):
+    def count_computed(cutoffs):
         edges = [*cutoffs, size]
         tails = {word: stop - start for start, stop in pairwise(edges) for word in range(start, stop)}
         return sum(cutoffs[0] + tails.get(token, 0) for token in text)
@@ -69,7 +69,7 @@ def test_cutoffs_are_the_cheapest_for_the_training_text(tmp_path):
     tasks.run(config)
     (model,) = tmp_path.glob("outputs/*/*/model")
     cutoffs = ParXLForCausalLM.from_pretrained(model).config.cutoffs
-    assert computed(cutoffs) == min(computed(other) for other in combinations(range(1, size), 3))
+    assert count_computed(cutoffs) == min(count_computed(other) for other in combinations(range(1, size), 3))
 
 
 # A warm temperature keeps the gradient of the gates away from Adam's epsilon, where rounding decides.
@@ -79,21 +79,21 @@ def test_micro_batches_are_rows_of_one_batch(tmp_path, search):
     trained = []
     for batch, accumulation in ((8, 1), (4, 2)):
         sizes = (f"trainer.per_device_train_batch_size={batch}", f"trainer.gradient_accumulation_steps={accumulation}")
-        config = stream_config(tmp_path, *TRAINING_ONLY, *search, "trainer.max_steps=6", *sizes)
-        trainer = stream_trainer(config, tmp_path / str(batch))
+        config = build_stream_config(tmp_path, *TRAINING_ONLY, *search, "trainer.max_steps=6", *sizes)
+        trainer = build_stream_trainer(config, tmp_path / str(batch))
         trainer.train()
-        trained.append((parameters(trainer), losses(trainer)))
+        trained.append((clone_parameters(trainer), collect_losses(trainer)))
     for name, value in trained[0][0].items():
         torch.testing.assert_close(trained[1][0][name], value, atol=2e-5, rtol=1e-4, msg=name)
     assert trained[1][1] == pytest.approx(trained[0][1], rel=1e-5)
 
 
-def test_two_phases_take_turns(tmp_path):
-    config = stream_config(
+def test_two_phases_alternate(tmp_path):
+    config = build_stream_config(
         tmp_path, *TRAINING_ONLY, *TWO_PHASE, "search.weights_only=2", "trainer.max_steps=8", "trainer.warmup_steps=0"
     )
-    trainer = stream_trainer(config, tmp_path / "run")
-    seen, states = [], [parameters(trainer)]
+    trainer = build_stream_trainer(config, tmp_path / "run")
+    seen, states = [], [clone_parameters(trainer)]
     step = trainer.training_step
 
     def watch(model, inputs, *rest):
@@ -102,7 +102,7 @@ def test_two_phases_take_turns(tmp_path):
 
     class Watch(type(trainer.callback_handler.callbacks[-1])):
         def on_step_end(self, args, state, control, **kwargs):
-            states.append(parameters(trainer))
+            states.append(clone_parameters(trainer))
 
     trainer.training_step = watch
     trainer.add_callback(Watch())
@@ -114,12 +114,12 @@ def test_two_phases_take_turns(tmp_path):
 
 
 def test_perplexities_are_those_of_a_plain_loop(tmp_path):
-    """exp of the mean loss of all tokens; the same total over words, and over characters in bits."""
-    config = stream_config(
+    """Compute exp of the mean loss of all tokens; the same total over words, and over characters in bits."""
+    config = build_stream_config(
         tmp_path, *TRAINING_ONLY, "dataset.max_evaluation_tokens=null",
         "trainer.per_device_eval_batch_size=1", "model.memory_length=4", root=NETWORK,
     )  # fmt: skip
-    trainer = stream_trainer(config, tmp_path / "run")
+    trainer = build_stream_trainer(config, tmp_path / "run")
     metrics = trainer.evaluate()
     text = (tmp_path / "text.txt").read_text().splitlines(keepends=True)
     data, model = trainer.data, trainer.model.eval()
@@ -140,9 +140,11 @@ def test_perplexities_are_those_of_a_plain_loop(tmp_path):
     assert metrics["eval_bits_per_character"] == pytest.approx(total / math.log(2) / len("".join(held_out)), rel=1e-5)
 
 
-def test_a_supernet_is_evaluated_in_three_ways_and_as_the_original_did(tmp_path):
-    config = stream_config(tmp_path, *TRAINING_ONLY, *JOINT, "search.seed_evaluation=true", "search.sampled_paths=3")
-    trainer = stream_trainer(config, tmp_path / "run")
+def test_a_supernet_is_evaluated_in_three_ways_and_as_the_original(tmp_path):
+    config = build_stream_config(
+        tmp_path, *TRAINING_ONLY, *JOINT, "search.seed_evaluation=true", "search.sampled_paths=3"
+    )
+    trainer = build_stream_trainer(config, tmp_path / "run")
     with torch.no_grad():
         trainer.model.gates.copy_(torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]))
     trainer.model.set_step(0, 10)
@@ -159,38 +161,38 @@ def test_a_supernet_is_evaluated_in_three_ways_and_as_the_original_did(tmp_path)
     assert statistics["cost"]["executed_over_full"] > statistics["cost"]["adaptive_over_full"]
 
 
-def test_every_batch_of_a_noisy_evaluation_has_noise_of_its_own(tmp_path):
-    """As the original's did: one draw for all would be the perplexity of one path."""
-    config = stream_config(tmp_path, *TRAINING_ONLY, *JOINT, "search.seed_evaluation=true")
-    trainer = stream_trainer(config, tmp_path / "run")
+def test_every_batch_of_a_noisy_evaluation_draws_its_noise(tmp_path):
+    """Check that draws differ, as in the original: one draw for all batches would be the perplexity of one path."""
+    config = build_stream_config(tmp_path, *TRAINING_ONLY, *JOINT, "search.seed_evaluation=true")
+    trainer = build_stream_trainer(config, tmp_path / "run")
     trainer.model.set_step(3, 10)
     noise_of_update, temperature = trainer.model._noise, trainer.model.temperature
-    drawn = []
+    noises = []
 
     def note(model, args, kwargs):
         if kwargs.get("gates") == "noisy":
-            drawn.append(model._noise)
+            noises.append(model._noise)
 
     with trainer.model.register_forward_pre_hook(note, with_kwargs=True):
         trainer.evaluate()
-    assert len(drawn) == len(trainer.data.evaluation["held_out"])
-    assert len({tuple(noise.flatten().tolist()) for noise in [noise_of_update, *drawn]}) == len(drawn) + 1
+    assert len(noises) == len(trainer.data.evaluation["held_out"])
+    assert len({tuple(noise.flatten().tolist()) for noise in [noise_of_update, *noises]}) == len(noises) + 1
     assert trainer.model.temperature == temperature
     trainer.model.set_step(3, 10)
     assert torch.equal(trainer.model._noise, noise_of_update)
 
 
-def test_memory_helps_at_any_length(tmp_path):
-    """Evaluation with another memory is another number, and none is the loss of segments by themselves."""
-    found = {}
+def test_the_length_of_the_memory_changes_the_loss(tmp_path):
+    """Evaluate with three memories: each gives another loss, and none that of segments by themselves."""
+    losses = {}
     for memory in (0, 3, 40):
-        config = stream_config(tmp_path, *TRAINING_ONLY, f"context.memory_length={memory}", root=NETWORK)
-        found[memory] = stream_trainer(config, tmp_path / "run").evaluate()["eval_loss"]
-    assert len(set(found.values())) == 3
+        config = build_stream_config(tmp_path, *TRAINING_ONLY, f"context.memory_length={memory}", root=NETWORK)
+        losses[memory] = build_stream_trainer(config, tmp_path / "run").evaluate()["eval_loss"]
+    assert len(set(losses.values())) == 3
 
 
 def test_a_fixed_network_trains_and_is_evaluated_again(tmp_path):
-    trained = tasks.run(stream_config(tmp_path, root=NETWORK))
+    trained = tasks.run(build_stream_config(tmp_path, root=NETWORK))
     (run,) = (tmp_path / "outputs").glob("par_network/*")
     again = ("debug=default", "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}/again")
     assert tasks.run(configured(NETWORK, *again)) == pytest.approx(trained, rel=1e-6)
@@ -211,27 +213,27 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=str)
-def test_a_mistake_is_one_line(tmp_path, overrides, message):
+def test_a_mistake_is_a_one_line_error(tmp_path, overrides, message):
     root = NETWORK if overrides[0].startswith("model.architecture") else "par_tiny"
     with pytest.raises((ConfigError, DataError)) as caught:
-        tasks.run(stream_config(tmp_path, *overrides, root=root))
+        tasks.run(build_stream_config(tmp_path, *overrides, root=root))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "outputs").glob("*/*"))
 
 
-def test_a_new_model_writes_on_behind_words_that_have_another_family_s_numbers(tmp_path):
-    """huggingface/transformers#31362: ends of text of two vocabularies; the trainer kept 2, the family's own, beside 6.
+def test_text_ends_do_not_come_from_another_family_s_vocabulary(tmp_path):
+    """Check for huggingface/transformers#31362: the trainer kept end token 2, the family's default, beside 6.
 
-    In this vocabulary 2 is a word, and whatever was written ended behind it.
+    In this vocabulary 2 is a word, and every generated text ended behind it.
     """
     words = {word: number for number, word in enumerate(["the", "a", "of", "to", "in", "<unk>", "<|endoftext|>"])}
     core = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    own = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<|endoftext|>")
-    described = ParXLConfig(vocab_size=len(words), cutoffs=[3])
-    model = SimpleNamespace(config=described, generation_config=GenerationConfig.from_model_config(described))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<|endoftext|>")
+    config = ParXLConfig(vocab_size=len(words), cutoffs=[3])
+    model = SimpleNamespace(config=config, generation_config=GenerationConfig.from_model_config(config))
     assert model.generation_config.eos_token_id == 2
-    set_text_ends(model, own.eos_token_id)
-    align_special_tokens(model, own)
+    set_text_ends(model, tokenizer.eos_token_id)
+    align_special_tokens(model, tokenizer)
     assert model.generation_config.eos_token_id == 6
     assert (model.config.eos_token_id, model.config.bos_token_id) == (6, 6)

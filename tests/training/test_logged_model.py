@@ -62,7 +62,7 @@ def test_the_last_weights_are_evaluated_once_where_none_are_loaded(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("step", "warns"), [(3, False), (9, True)])
-def test_one_depth_is_no_fault_while_the_budget_holds_full_depth(step: int, warns: bool, tmp_path: Path) -> None:
+def test_a_single_depth_is_no_fault_under_a_full_depth_budget(step: int, warns: bool, tmp_path: Path) -> None:
     settings = BudgetConfig(target=2.0, hold=0.5, ramp=0.2)
     model: Any = SimpleNamespace(max_updates=6, halting_bias=None)
     budget = TrainingBudget(settings, model, torch.device("cpu"), lambda batch: True)
@@ -103,7 +103,7 @@ def test_a_deeper_start_is_advised_below_full_depth(commonest: int, advice: str 
     (None, None, False),
     ("margin:0.5", "outputs/run", False),
 ])  # fmt: skip
-def test_a_depth_that_is_fixed_by_design_is_no_fault(
+def test_a_fixed_depth_by_design_is_no_fault(
     rule: str | None, baseline: str | None, warns: bool, tmp_path: Path
 ) -> None:
     statistics = dict(read_run(make_run(tmp_path, 6, 2)).halting)
@@ -122,7 +122,7 @@ def test_a_depth_that_is_fixed_by_design_is_no_fault(
     (("halting",), False, set()),
     (("logits",), True, {"halting/cosine", "halting/probability"}),
 ])  # fmt: skip
-def test_what_no_evaluation_of_the_model_has_is_not_missing(
+def test_values_without_an_evaluation_are_not_missing(
     signals: tuple[str, ...], shows: bool, missing: set[str], tmp_path: Path
 ) -> None:
     statistics = dict(read_run(make_run(tmp_path, 6, 2)).halting)
@@ -149,9 +149,9 @@ def test_stored_weights_have_the_step_of_their_run_or_checkpoint(tmp_path: Path)
 
 
 def run_tiny(root: str, folder: Path, *overrides: str) -> tuple[Path, list[dict[str, Any]], dict[str, float]]:
-    """Directory, log and final metrics of a run that is evaluated at every step."""
-    each = ("debug=default", "trainer.disable_tqdm=true", "trainer.eval_steps=1", "trainer.save_steps=1")
-    tasks.run(configured(root, *each, *overrides, f"output_dir={folder}"))
+    """Return directory, log and final metrics of a run that is evaluated at every step."""
+    settings = ("debug=default", "trainer.disable_tqdm=true", "trainer.eval_steps=1", "trainer.save_steps=1")
+    tasks.run(configured(root, *settings, *overrides, f"output_dir={folder}"))
     (directory,) = folder.glob(f"{root}/*")
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     histogram = [line["halting/all/histogram"] for line in lines if "halting/all/histogram" in line][-1]
@@ -188,7 +188,7 @@ def test_the_log_ends_with_the_corrected_model(
 
 @pytest.mark.slow
 def test_the_log_ends_with_the_best_step(tmp_path: Path) -> None:
-    """Its values are those that it had before, so that the curves of the report stay those of the training."""
+    """Check that these values are those it had before, so that the curves of the report stay those of the training."""
     directory, lines, final = run_tiny(
         "act_tiny", tmp_path, "budget=none", "trainer.learning_rate=1e-12", "trainer.max_steps=9", "seed=3",
         "trainer.early_stopping_patience=2", "trainer.eval_on_start=false",

@@ -1,4 +1,4 @@
-"""Low-rank adapters in runs: what trains, what is saved, and what reads it."""
+"""Low-rank adapters in runs: what trains, what is saved, and which readers load it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from adadepth.errors import ConfigError
 from adadepth.runs.directory import read_record
 from adadepth.training.lora import add_adapters, list_trained_modules, merge_adapters, save_adapter
 from tests.marks_support import quick_one_in
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.toy_support import execute
-from tests.training.support import assert_same_end, interrupted_after
-from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, build_early_exit, draw_weights
-from tests.unit.models.every_model_support import BUILD, build_training_batch
-from tests.unit.models.looped.looped_support import build_looped
+from tests.training.support import assert_same_end, copy_interrupted_run
+from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, draw_weights
+from tests.unit.models.early_exit.early_exit_support import small as small_exits
+from tests.unit.models.every_model_support import BUILD, step_of
+from tests.unit.models.looped.looped_support import small
 
 peft = pytest.importorskip("peft")
 TIED = {"looped tied": lambda: build_looped(tie_word_embeddings=True)}
@@ -42,11 +43,11 @@ PARAMS = [QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in CASES 
 
 @pytest.fixture(scope="module", params=PARAMS)
 def runs(request, tmp_path_factory) -> tuple[str, tuple[str, ...], Path, Path]:
-    """The class of a model, the command of its runs, a pretrained run, and one with adapters on it."""
+    """Return the class of a model, the command of its runs, a pretrained run, and one with adapters on it."""
     folder, command = tmp_path_factory.mktemp("lora"), ("--config-name", *CASES[request.param], *SMALL)
-    base = folder_of_run(folder / "base", *command)
+    base = execute_run(folder / "base", *command)
     command = (*command, f"model.pretrained={base / 'model'}", f"tokenizer.path={base / 'model'}", *LORA)
-    return request.param, command, base, folder_of_run(folder / "adapted", *command)
+    return request.param, command, base, execute_run(folder / "adapted", *command)
 
 
 def load(name: str, folder: Path):
@@ -86,11 +87,11 @@ def test_a_checkpoint_is_read_with_its_adapters(runs):
 @pytest.mark.slow
 def test_a_run_is_evaluated_as_it_ended_and_resumes_bit_for_bit(runs, tmp_path):
     _, command, _, run = runs
-    evaluated = folder_of_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
+    evaluated = execute_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
     metric = "eval/loss"
     ends = [read_record(folder)["final_metrics"][metric] for folder in (run, evaluated)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-6)
-    stopped = interrupted_after(2, run, tmp_path)
+    stopped = copy_interrupted_run(2, run, tmp_path)
     shutil.rmtree(stopped / "adapter")
     assert execute(f"resume={stopped}") == 0
     assert_same_end(stopped, run)
@@ -102,7 +103,7 @@ def test_a_run_is_evaluated_as_it_ended_and_resumes_bit_for_bit(runs, tmp_path):
     "name", quick_one_in(3, [name for name in BUILD if name not in ("mixture", "supernet", "act choices")])
 )
 def test_every_adapter_learns_and_merging_changes_nothing(name):
-    """A layer that some kernel multiplied without its adapter would have no gradient."""
+    """Check gradients: a layer that some kernel multiplied without its adapter would have none."""
     torch.manual_seed(0)
     model = BUILD[name]()
     add_adapters(model, LoraConfig(rank=2))
@@ -142,8 +143,8 @@ EXITS = [
 
 @pytest.mark.parametrize("head", ["words", "texts"])
 @pytest.mark.parametrize(("trains", "fields"), EXITS)
-def test_adapters_and_exits_learn_and_peft_puts_them_on_the_base(trains, fields, head, tmp_path):
-    """With `trains=exits`, the adapters are those of the exits, and the network stays as it is."""
+def test_adapters_and_exits_learn_and_peft_loads_them_on_the_base(trains, fields, head, tmp_path):
+    """Train with `trains=exits`: the adapters are those of the exits, and the network stays as it is."""
     model_class, more, labels = HEADS[head]
     stock = draw_weights(build_early_exit(model_class, **more)._build_stock())
     stock.save_pretrained(tmp_path / "base")
@@ -207,14 +208,14 @@ def test_modules_of_a_frozen_network_are_refused(settings, message):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trains", ["all", "exits"])
-def test_adapters_and_exits_of_a_run(trains, tmp_path):
-    draw_weights(build_early_exit(vocab_size=300)._build_stock()).save_pretrained(tmp_path / "base")
+def test_a_run_saves_adapters_and_exits(trains, tmp_path):
+    draw_weights(small_exits(vocab_size=300)._build_stock()).save_pretrained(tmp_path / "base")
     command = (
         "--config-name", "exit_retrofit", f"model.pretrained={tmp_path / 'base'}", "model.exit_layers=[1,3]",
         "tokenizer.path=null", "tokenizer.vocab_size=300", f"model.trains={trains}", "matched_baseline=false",
         *SMALL, *LORA,
     )  # fmt: skip
-    run = folder_of_run(tmp_path / "runs", *command)
+    run = execute_run(tmp_path / "runs", *command)
     options = {"exit_layers": [1, 3], "exit_heads": "own", "trains": trains}
     base = adadepth.add_exits(str(tmp_path / "base"), **options)
     merged = peft.PeftModel.from_pretrained(base, run / "adapter").merge_and_unload().state_dict()
@@ -222,17 +223,17 @@ def test_adapters_and_exits_of_a_run(trains, tmp_path):
     for weights in (merged, load("EarlyExitForCausalLM", last).state_dict()):
         for name, weight in load("EarlyExitForCausalLM", run / "model").state_dict().items():
             torch.testing.assert_close(weights[name], weight, rtol=1e-5, atol=1e-6)
-    evaluated = folder_of_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
+    evaluated = execute_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
     ends = [read_record(folder)["final_metrics"]["eval/loss"] for folder in (run, evaluated)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-6)
-    stopped = interrupted_after(2, run, tmp_path / "copy")
+    stopped = copy_interrupted_run(2, run, tmp_path / "copy")
     shutil.rmtree(stopped / "adapter")
     assert execute(f"resume={stopped}") == 0
     assert_same_end(stopped, run)
 
 
 def test_adapters_of_named_matrices_are_saved(tmp_path):
-    """The names of the settings fit the layers before they have adapters."""
+    """Check names of the settings, which fit the layers before they have adapters."""
     model, settings = BUILD["albert"](), LoraConfig(rank=2, target_modules=["query"])
     add_adapters(model, settings)
     save_adapter(model, settings, tmp_path / "adapter")
@@ -255,7 +256,7 @@ def test_adapters_of_named_matrices_are_saved(tmp_path):
          r"^trainer.lora.modules_to_save: the model has no 'head'"),
     ],
 )  # fmt: skip
-def test_names_that_fit_nothing_are_refused(name, settings, message):
+def test_target_names_without_a_match_are_refused(name, settings, message):
     with pytest.raises(ConfigError, match=message):
         add_adapters((BUILD | TIED)[name](), settings)
 
@@ -265,7 +266,7 @@ def test_names_that_fit_nothing_are_refused(name, settings, message):
     [("looped tied", "lm_head"), ("looped tied", "embed_tokens"), ("act pretraining", "predictions")],
 )
 def test_modules_that_share_a_matrix_are_saved_together(name, module, tmp_path):
-    """Otherwise PEFT adds the adapter to a base whose other matrix is as it was."""
+    """Check both modules: PEFT would otherwise add the adapter to a base whose other matrix is unchanged."""
     model, settings = (BUILD | TIED)[name](), LoraConfig(rank=2, modules_to_save=[module])
     model.eval().save_pretrained(tmp_path / "base")
     add_adapters(model, settings)
@@ -283,7 +284,7 @@ def test_modules_that_share_a_matrix_are_saved_together(name, module, tmp_path):
 
 
 def test_heads_that_share_a_weight_are_saved(tmp_path):
-    """As the bias of a head for masked words and that of its matrix."""
+    """Check a head for masked words whose bias is also that of its matrix."""
     model, settings = BUILD["albert"](), LoraConfig(rank=2)
     add_adapters(model, settings)
     head = model.get_submodule(list_trained_modules(model, settings, [])[0])
@@ -299,8 +300,8 @@ def test_a_frozen_model_is_refused():
         add_adapters(model, LoraConfig(rank=2))
 
 
-def test_a_head_of_an_exit_that_is_no_tied_layer_is_added_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
-    model = build_early_exit(exit_heads="own", trains="exits", tie_word_embeddings=True)
+def test_an_untied_exit_head_is_added_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    model = small_exits(exit_heads="own", trains="exits", tie_word_embeddings=True)
     weights = [weight.data_ptr() for weight in model.get_input_embeddings().parameters()]
     add_adapters(model, LoraConfig(rank=2))
     adapted = [module for module in model.modules() if isinstance(module, peft.tuners.lora.LoraLayer)]

@@ -1,4 +1,4 @@
-"""The folder of a trained model: its files and card, its way to the hub, and back without a run."""
+"""The folder of a trained model: its files and card, its upload to the hub, and loading without a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adadepth.errors import ConfigError
 from adadepth.runs.hub import open_repository, push
 from adadepth.runs.model_card import write_card, write_layout_card
 from tests.configs.support import configured
-from tests.hub_support import Hub, local_hub
+from tests.hub_support import Hub, serve_hub
 from tests.models_support import small_config
 from tests.unit.models.early_exit.early_exit_support import build_early_exit
 
@@ -27,26 +27,26 @@ TINY = ("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", "model.exit
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with local_hub(monkeypatch) as found:
-        yield found
+    with serve_hub(monkeypatch) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def pushed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hub]:
-    """The folder of a run that uploaded its model, and the hub that has it."""
+def uploaded_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hub]:
+    """Return the folder of a run that uploaded its model, and the hub that has it."""
     output = tmp_path_factory.mktemp("output")
-    with pytest.MonkeyPatch.context() as patch, local_hub(patch) as found:
+    with pytest.MonkeyPatch.context() as patch, serve_hub(patch) as server:
         config = configured(
             *TINY, f"output_dir={output}", "trainer.push_to_hub=true", "trainer.hub_model_id=us/pondering",
             "trainer.hub_private_repo=true",
         )  # fmt: skip
         tasks.run(config)
     (record,) = output.glob("*/*/run.json")
-    return record.parent, found
+    return record.parent, server
 
 
-def test_the_hub_has_the_model_folder_and_nothing_else(pushed: tuple[Path, Hub]) -> None:
-    run, hub = pushed
+def test_the_hub_has_the_model_folder_and_nothing_else(uploaded_run: tuple[Path, Hub]) -> None:
+    run, hub = uploaded_run
     files = {path.name: path.read_bytes() for path in (run / "model").iterdir()}
     assert hub.files == {"us/pondering": files}
     assert hub.created[0]["visibility"] == "private"
@@ -57,27 +57,27 @@ def test_the_hub_has_the_model_folder_and_nothing_else(pushed: tuple[Path, Hub])
     assert json.loads((run / "run.json").read_text())["pushed_to"] == f"{hub.address}/us/pondering"
 
 
-def test_only_checkpoints_hold_the_pickled_arguments(pushed: tuple[Path, Hub]) -> None:
-    run, _ = pushed
+def test_only_checkpoints_hold_the_pickled_arguments(uploaded_run: tuple[Path, Hub]) -> None:
+    run, _ = uploaded_run
     assert {path.parent.parent.name for path in run.rglob("training_args.bin")} == {"checkpoints"}
 
 
-def test_the_card_cites_the_papers_of_its_family_alone(pushed: tuple[Path, Hub]) -> None:
-    run, _ = pushed
+def test_the_card_cites_the_papers_of_its_family_alone(uploaded_run: tuple[Path, Hub]) -> None:
+    run, _ = uploaded_run
     _, _, papers = (run / "model" / "README.md").read_text().partition("Also cite the papers of the model family")
     assert re.findall(r"^- (\w+).*?\((\d+)\)", papers, flags=re.M) == [
         ("Banino", "2021"), ("Lan", "2019"), ("Balagansky", "2022"),
     ]  # fmt: skip
 
 
-def test_the_card_says_what_the_run_measured(pushed: tuple[Path, Hub]) -> None:
-    run, _ = pushed
+def test_the_card_says_what_the_run_measured(uploaded_run: tuple[Path, Hub]) -> None:
+    run, _ = uploaded_run
     metrics = json.loads((run / "run.json").read_text())["final_metrics"]
     card = ModelCard.load(run / "model" / "README.md")
-    told = {result.metric_type: result for result in card.data.eval_results}
-    assert told["accuracy"].metric_value == pytest.approx(metrics["eval/accuracy"])
-    assert (told["accuracy"].dataset_name, told["accuracy"].dataset_split) == ("bigram_shift", "validation")
-    assert card.data.pipeline_tag == told["accuracy"].task_type == "text-classification"
+    results = {result.metric_type: result for result in card.data.eval_results}
+    assert results["accuracy"].metric_value == pytest.approx(metrics["eval/accuracy"])
+    assert (results["accuracy"].dataset_name, results["accuracy"].dataset_split) == ("bigram_shift", "validation")
+    assert card.data.pipeline_tag == results["accuracy"].task_type == "text-classification"
     assert card.data.library_name == "adadepth"
     assert {"adadepth", "ponder_albert"} <= set(card.data.tags)
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", card.text, flags=re.MULTILINE))
@@ -120,7 +120,7 @@ def test_a_card_says_whether_depth_is_adaptive(rule: str | None, sentence: str, 
     assert f"with adadepth. {sentence}\n" in write_card(tmp_path, configured("exit_tiny"), {}, model, "a").read_text()
 
 
-def test_weights_of_others_have_no_license_of_this_package(tmp_path: Path) -> None:
+def test_foreign_weights_do_not_get_this_package_s_license(tmp_path: Path) -> None:
     config = configured("exit_retrofit", f"model.pretrained={tmp_path}", "model.trains=all")
     card = ModelCard(write_card(tmp_path, config, {}, build_early_exit(), "a").read_text())
     assert card.data.license is None
@@ -151,29 +151,29 @@ def test_the_card_of_a_network_without_its_exits_has_no_figures_of_exits(is_untr
     assert headings == expected
 
 
-def test_the_pipeline_of_transformers_reads_the_folder_as_training_did(pushed: tuple[Path, Hub]) -> None:
-    """The fault that this tokenizer cures: a second [CLS] in training and none in the pipeline."""
-    folder = str(pushed[0] / "model")
+def test_the_pipeline_of_transformers_reads_the_folder_as_training_did(uploaded_run: tuple[Path, Hub]) -> None:
+    """Check for a fault: training added a second [CLS], and the pipeline did not."""
+    folder = str(uploaded_run[0] / "model")
     theirs = transformers.pipeline("text-classification", model=folder)
     for text in ("The modules are imported once.", "A is list a sequence."):
-        scores = {each["label"]: each["score"] for each in theirs(text, top_k=None)}
+        scores = {prediction["label"]: prediction["score"] for prediction in theirs(text, top_k=None)}
         assert Pipeline.from_pretrained(folder)(text)[0].scores == scores
         assert theirs.tokenizer(text)["input_ids"][:2] == [theirs.tokenizer.cls_token_id] * 2
 
 
-def test_a_model_pushes_itself(pushed: tuple[Path, Hub], hub: Hub) -> None:
-    model = PonderAlbertForSequenceClassification.from_pretrained(pushed[0] / "model")
+def test_a_model_can_be_pushed_from_python(uploaded_run: tuple[Path, Hub], hub: Hub) -> None:
+    model = PonderAlbertForSequenceClassification.from_pretrained(uploaded_run[0] / "model")
     model.push_to_hub("us/by_hand")
     assert {"config.json", "model.safetensors", "modeling_adadepth.py"} <= set(hub.files["us/by_hand"])
 
 
 @pytest.mark.slow
-def test_a_name_is_that_of_the_experiment(hub: Hub) -> None:
+def test_the_default_repository_name_is_that_of_the_experiment(hub: Hub) -> None:
     assert open_repository(configured("ponder_tiny", "trainer.push_to_hub=true")) == "someone/ponder_tiny"
     assert open_repository(configured("ponder_tiny")) is None
 
 
-def test_a_hub_that_refuses_ends_a_run_before_it_begins(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_a_refusal_of_the_hub_ends_a_run_before_training(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     config = configured(*TINY, f"output_dir={tmp_path}/out", "trainer.push_to_hub=true")
     with pytest.raises(ConfigError, match=r"trainer\.hub_model_id=ponder_tiny: the hub rejected the upload") as caught:
@@ -182,7 +182,7 @@ def test_a_hub_that_refuses_ends_a_run_before_it_begins(hub: Hub, monkeypatch: p
     assert not (tmp_path / "out").exists()
 
 
-def test_an_upload_that_fails_is_told_and_no_more(hub: Hub, tmp_path: Path, caplog) -> None:
+def test_a_failed_upload_is_only_a_warning(hub: Hub, tmp_path: Path, caplog) -> None:
     (tmp_path / "config.json").write_text("{}")
     hub.refuses = True
     with caplog.at_level(logging.WARNING, logger="adadepth"):
@@ -198,6 +198,6 @@ def test_an_upload_that_fails_is_told_and_no_more(hub: Hub, tmp_path: Path, capl
         (["trainer.push_to_hub=true", "seeds=2"], "trainer.push_to_hub=true: only with mode=train"),
     ],
 )
-def test_settings_of_the_hub_that_would_do_nothing(overrides: list[str], message: str) -> None:
+def test_hub_settings_without_effect_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         configured("ponder_tiny", *overrides)

@@ -1,4 +1,4 @@
-"""Several labels a text: read from lists and separated texts, learned by every family, measured, written, predicted."""
+"""Several labels per text: read from lists and separated texts, learned by every family, measured, predicted."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from tests.unit.data.labelled_support import write_splits
 TOPICS = ["animals", "food", "news"]
 
 
-def rows(count: int, *, lists: bool = False) -> list[dict[str, Any]]:
-    """Texts that name their topics: none, some or all of them."""
-    found = []
+def make_rows(count: int, *, lists: bool = False) -> list[dict[str, Any]]:
+    """Return texts that name their topics: none, some or all of them."""
+    table = []
     for number in range(count):
-        topics = [topic for place, topic in enumerate(TOPICS) if number >> place & 1]
-        found.append({"text": " ".join(["It says", *topics]), "topics": topics if lists else "; ".join(topics)})
-    return found
+        topics = [topic for bit, topic in enumerate(TOPICS) if number >> bit & 1]
+        table.append({"text": " ".join(["It says", *topics]), "topics": topics if lists else "; ".join(topics)})
+    return table
 
 
-def table(folder: Path, *, lists: bool = False) -> list[str]:
+def write_table(folder: Path, *, lists: bool = False) -> list[str]:
     suffix = "jsonl" if lists else "csv"
-    write_splits(folder, suffix, train=rows(24, lists=lists), dev=rows(16, lists=lists), test=rows(5, lists=lists))
+    write_splits(
+        folder, suffix, train=make_rows(24, lists=lists), dev=make_rows(16, lists=lists), test=make_rows(5, lists=lists)
+    )
     return [
         "dataset=table", f"dataset.path={folder}", "dataset.text_columns=[text]", "dataset.label_column=topics",
         "dataset.problem=multi_label", "dataset.metrics=[micro_f1,macro_f1,all_labels]", 'dataset.label_separator=";"',
@@ -43,29 +45,29 @@ def table(folder: Path, *, lists: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("lists", [False, True])
 def test_labels_are_rows_of_zeros_and_ones(lists: bool, tmp_path: Path) -> None:
-    config = configured("ponder_tiny", *SMALL, *table(tmp_path / "data", lists=lists))
+    config = configured("ponder_tiny", *SMALL, *write_table(tmp_path / "data", lists=lists))
     config.dataset.cache_dir = str(tmp_path / "cache")
     data = load_labelled_data(config.dataset, config.tokenizer, 0)
     assert data.labels == tuple(TOPICS)
     batch = data.collate([data.train[(0, index)] for index in range(8)])
     assert batch["labels"].dtype == torch.float32
-    assert batch["labels"].tolist() == [[float(number >> place & 1) for place in range(3)] for number in range(8)]
+    assert batch["labels"].tolist() == [[float(number >> bit & 1) for bit in range(3)] for number in range(8)]
     assert data.summary["train"]["labels"] == dict.fromkeys(TOPICS, 12)
 
 
-def test_from_a_table_to_predictions(tmp_path: Path) -> None:
+def test_a_multi_label_run_writes_correct_predictions_and_metrics(tmp_path: Path) -> None:
     directory, metrics, sets = run(
-        tmp_path / "out", "ponder_tiny", *SMALL, *table(tmp_path / "data"), "model.exit_rule=quantile:0.5"
+        tmp_path / "out", "ponder_tiny", *SMALL, *write_table(tmp_path / "data"), "model.exit_rule=quantile:0.5"
     )
-    found = sets["validation"]
+    rows = sets["validation"]
     gold, predicted = (
-        np.array([[topic in row[key] for topic in TOPICS] for row in found]) for key in ("label", "prediction")
+        np.array([[topic in row[key] for topic in TOPICS] for row in rows]) for key in ("label", "prediction")
     )
     for average in ("micro", "macro"):
         expected = f1_score(gold, predicted, average=average, zero_division=0.0)
         assert metrics[f"eval/{average}_f1"] == pytest.approx(expected)
     assert metrics["eval/all_labels"] == pytest.approx((gold == predicted).all(axis=1).mean())
-    assert [row["label"] for row in found[:4]] == [[], ["animals"], ["food"], ["animals", "food"]]
+    assert [row["label"] for row in rows[:4]] == [[], ["animals"], ["food"], ["animals", "food"]]
     assert len(sets["test"]) == 5
     pipeline = Pipeline.from_pretrained(directory / "model")
     assert list(pipeline(["It says food"])[0].scores) == TOPICS
@@ -80,11 +82,11 @@ def test_from_a_table_to_predictions(tmp_path: Path) -> None:
     assert row["prediction"] == [name for name, score in row["probabilities"].items() if score > 0.5]
 
 
-def test_a_rule_that_is_set_on_top_of_a_checkpoint_is_checked_when_it_is_loaded(tmp_path: Path) -> None:
-    settings = configured("ponder_tiny", *SMALL, *table(tmp_path / "data"), "model.exit_rule=entropy:0.1").model
+def test_an_exit_rule_for_a_checkpoint_is_checked_at_loading(tmp_path: Path) -> None:
+    settings = configured("ponder_tiny", *SMALL, *write_table(tmp_path / "data"), "model.exit_rule=entropy:0.1").model
     fields = {"id2label": dict(enumerate(TOPICS)), "problem_type": "multi_label_classification"}
-    own = dataclasses.replace(settings, exit_rule="quantile:0.5")
-    build_classifier(own, 120, fields, "multi_label").save_pretrained(tmp_path / "model")
+    saved_settings = dataclasses.replace(settings, exit_rule="quantile:0.5")
+    build_classifier(saved_settings, 120, fields, "multi_label").save_pretrained(tmp_path / "model")
     model_class = classifier_class(settings, "multi_label")
     for rule in ("entropy:0.1", "entorpy", "fixed:99"):
         with pytest.raises(ConfigError, match=rf"^model\.exit_rule: .*{rule}"):
@@ -108,14 +110,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("overrides", "message"), MISTAKES)
-def test_mistakes_are_one_line(overrides: list[str], message: str, tmp_path: Path) -> None:
+def test_mistakes_are_one_line_errors(overrides: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        configured("finetune", *table(tmp_path), *overrides)
+        configured("finetune", *write_table(tmp_path), *overrides)
     assert "\n" not in str(caught.value)
 
 
-def test_a_label_that_is_none(tmp_path: Path) -> None:
-    config = configured("ponder_tiny", *SMALL, *table(tmp_path / "data"), "dataset.labels=[animals,food]")
+def test_empty_labels_are_read_as_no_label(tmp_path: Path) -> None:
+    config = configured("ponder_tiny", *SMALL, *write_table(tmp_path / "data"), "dataset.labels=[animals,food]")
     config.dataset.cache_dir = str(tmp_path / "cache")
     with pytest.raises(DataError, match=r", line 6 has the label \['news'\]; allowed are animals, food"):
         load_labelled_data(config.dataset, config.tokenizer, 0)

@@ -32,15 +32,15 @@ TEXT = (
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Llama with its tokenizer, as a pretrained one is stored, and a file of text beside it."""
+    """Save a small Llama with its tokenizer, as a pretrained one is stored, and a file of text beside it."""
     folder: Path = tmp_path_factory.mktemp("newlines") / "decoder"
     write_layerskip(folder)
     (folder.parent / "text.txt").write_text(TEXT)
     return folder
 
 
-def transformers_loss(folder: Path, text: str, end: bool) -> float:
-    """The loss of the decoder on equal blocks of the text, which begins with the end token and may end with it."""
+def compute_transformers_loss(folder: Path, text: str, end: bool) -> float:
+    """Return the loss of the decoder on equal blocks of a text that begins, and may end, with the end token."""
     words, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     bound = [words.eos_token_id]
     ids = torch.tensor(bound + words(text, add_special_tokens=False)["input_ids"] + bound * end)
@@ -73,11 +73,11 @@ def test_all_layers_have_the_loss_of_the_decoder(
     record = run(
         "exit_tiny", decoder, tmp_path, "mode=evaluate", f"checkpoint={decoder}", f"dataset.append_eos={append_eos}"
     )
-    expected = transformers_loss(decoder, TEXT.strip("\n"), append_eos)
+    expected = compute_transformers_loss(decoder, TEXT.strip("\n"), append_eos)
     assert record["final_metrics"][f"eval/step_{LAYERS}/loss"] == pytest.approx(expected, abs=1e-5)
     assert record["data"]["keep_newlines"] is True
-    said = "newlines kept, an end token after every document;" if append_eos else "newlines kept;"
-    assert f"data: causal_text, {said}" in caplog.text + "".join(capsys.readouterr())
+    layout = "newlines kept, an end token after every document;" if append_eos else "newlines kept;"
+    assert f"data: causal_text, {layout}" in caplog.text + "".join(capsys.readouterr())
     lines = run(
         "exit_tiny",
         decoder,
@@ -94,17 +94,15 @@ def test_one_loop_has_the_loss_of_the_decoder(decoder: Path, tmp_path: Path) -> 
     looped.save_pretrained(tmp_path / "looped")
     AutoTokenizer.from_pretrained(decoder).save_pretrained(tmp_path / "looped")
     record = run("loop_retrofit", decoder, tmp_path / "run", "mode=evaluate", f"checkpoint={tmp_path}/looped")
-    expected = transformers_loss(decoder, TEXT.strip("\n"), True)
+    expected = compute_transformers_loss(decoder, TEXT.strip("\n"), True)
     assert record["final_metrics"]["eval/loss"] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.slow
-def test_exits_learn_what_the_decoder_has_read_and_models_of_lines_keep_their_lines(
-    decoder: Path, tmp_path: Path
-) -> None:
-    """A copy of a saved model, without its run, is evaluated on text as it was trained."""
+def test_models_keep_the_newlines_of_their_training_text(decoder: Path, tmp_path: Path) -> None:
+    """Evaluate a copy of a saved model without its run, on text as it was trained."""
     few = ("trainer.max_steps=1", "trainer.time_budget_minutes=null", "matched_baseline=false")
-    expected = transformers_loss(decoder, TEXT.strip("\n"), True)
+    expected = compute_transformers_loss(decoder, TEXT.strip("\n"), True)
     exits = ("model.exit_layers=[2]", "model.exit_heads=own", f"model.pretrained={decoder}", *few)
     for number, (keeps, changes) in enumerate({True: (), False: ("dataset.keep_newlines=false",)}.items()):
         record = run("exit_retrofit", decoder, tmp_path / f"{number}", *exits, *changes)
@@ -118,7 +116,7 @@ def test_exits_learn_what_the_decoder_has_read_and_models_of_lines_keep_their_li
         assert again["final_metrics"]["eval/step_2/loss"] == pytest.approx(last, abs=1e-5)
 
 
-def test_a_setting_is_not_changed_and_older_models_have_read_lines(decoder: Path, tmp_path: Path) -> None:
+def test_newline_settings_are_kept_and_default_to_lines_for_older_models(decoder: Path, tmp_path: Path) -> None:
     shutil.copytree(decoder, tmp_path / "older")
     file = tmp_path / "older" / "config.json"
     config = json.loads(file.read_text())
@@ -130,7 +128,7 @@ def test_a_setting_is_not_changed_and_older_models_have_read_lines(decoder: Path
             assert resolve_newlines(CausalConfig(name="a", keep_newlines=setting), weights).keep_newlines is setting
 
 
-def test_an_older_run_of_a_pretrained_decoder_has_read_lines(tmp_path: Path) -> None:
+def test_older_runs_of_pretrained_decoders_read_lines(tmp_path: Path) -> None:
     config = configured("exit_retrofit", "dataset=causal_text", "dataset.path=a.txt")
     stored = get_plain_settings(config)
     for lacks, expected in ((False, None), (True, False)):
@@ -141,7 +139,7 @@ def test_an_older_run_of_a_pretrained_decoder_has_read_lines(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("layout", ["llama", "ouro"])
-def test_a_written_layout_says_how_its_text_was_read(layout: str, tmp_path: Path) -> None:
+def test_a_saved_layout_records_how_newlines_were_read(layout: str, tmp_path: Path) -> None:
     identity = {"dataset": "lines", "keep_newlines": False}
     model = build_early_exit() if layout == "llama" else build_looped(**OURO)
     model.config.training_data = identity

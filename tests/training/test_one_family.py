@@ -1,4 +1,4 @@
-"""Every family without the others: in a copy of the package that has no other family's folder, and no `contrib`."""
+"""Every family without the others: in a copy of the package without other families and without `contrib`."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ from tests.unit.models.every_model_support import BUILD
 
 def test_groups_hold_every_parameter_once_and_decay_only_matrices():
     model = AlbertActForPreTraining(small_config())
-    decayed, kept = parameter_groups(model, TrainerConfig(weight_decay=0.01))
+    decayed, undecayed = parameter_groups(model, TrainerConfig(weight_decay=0.01))
     names = {id(p): name for name, p in model.named_parameters()}
-    assert {names[id(p)] for p in kept["params"]} == {
+    assert {names[id(p)] for p in undecayed["params"]} == {
         name for name in names.values() if name.endswith("bias") or "norm" in name.lower()
     }
-    assert sorted(map(id, decayed["params"] + kept["params"])) == sorted(names)
-    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.01, 0.0)
+    assert sorted(map(id, decayed["params"] + undecayed["params"])) == sorted(names)
+    assert (decayed["weight_decay"], undecayed["weight_decay"]) == (0.01, 0.0)
 
 
 @pytest.mark.parametrize("decay_vectors", [False, True])
@@ -42,9 +42,9 @@ def test_the_distribution_over_layers_has_its_own_rate_and_no_decay(decay_vector
     )
     settings = TrainerConfig(learning_rate=1e-3, weight_decay=0.01, decay_vectors=decay_vectors)
     groups = parameter_groups(model, settings)
-    (own,) = [group for group in groups if group["lr"] != 1e-3]
-    assert (own["lr"], own["weight_decay"]) == (5e-3, 0.0)
-    assert [id(parameter) for parameter in own["params"]] == [id(model.distribution)]
+    (distribution_group,) = [group for group in groups if group["lr"] != 1e-3]
+    assert (distribution_group["lr"], distribution_group["weight_decay"]) == (5e-3, 0.0)
+    assert [id(parameter) for parameter in distribution_group["params"]] == [id(model.distribution)]
     spared = {id(p) for group in groups if not group["weight_decay"] for p in group["params"]}
     assert (id(model.logits.bias) in spared) is not decay_vectors
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -53,11 +53,11 @@ def test_the_distribution_over_layers_has_its_own_rate_and_no_decay(decay_vector
 
 
 class Map(DepthModel, nn.Linear):
-    """A matrix and a vector."""
+    """Layer with a matrix and a vector."""
 
 
-def five_steps(model, optimizer):
-    """The gradients of the matrix and of the vector, drawn anew for every step."""
+def take_five_steps(model, optimizer):
+    """Take five steps, and return the gradients of the matrix and of the vector, drawn anew for every step."""
     gradients = [[torch.randn_like(p) for p in model.parameters()] for _ in range(5)]
     for step in gradients:
         for parameter, gradient in zip(model.parameters(), step, strict=True):
@@ -66,8 +66,8 @@ def five_steps(model, optimizer):
     return zip(*gradients, strict=True)
 
 
-def plain_lamb(weight, gradients, lr, adapts, decay, betas=(0.9, 0.999), eps=1e-6):
-    """The published update, a step a line: no bias correction, decay inside the trust ratio, no clamp."""
+def apply_plain_lamb(weight, gradients, lr, adapts, decay, betas=(0.9, 0.999), eps=1e-6):
+    """Apply the published update in a plain loop: no bias correction, decay inside the trust ratio, no clamp."""
     m, v = torch.zeros_like(weight), torch.zeros_like(weight)
     for gradient in gradients:
         m = betas[0] * m + (1 - betas[0]) * gradient
@@ -84,15 +84,15 @@ def test_lamb_is_the_published_recipe():
     nn.init.normal_(model.weight, std=3.0)  # a norm far above the library's own bound of 10
     start = [p.detach().clone() for p in model.parameters()]
     optimizer = build_optimizer(model, TrainerConfig(optimizer=Optimizer.lamb, learning_rate=0.01, weight_decay=0.01))
-    weights, biases = five_steps(model, optimizer)
-    weight = plain_lamb(start[0], weights, 0.01, adapts=True, decay=0.01)
-    bias = plain_lamb(start[1], biases, 0.01, adapts=False, decay=0.0)
+    weights, biases = take_five_steps(model, optimizer)
+    weight = apply_plain_lamb(start[0], weights, 0.01, adapts=True, decay=0.01)
+    bias = apply_plain_lamb(start[1], biases, 0.01, adapts=False, decay=0.0)
     torch.testing.assert_close(model.weight.detach(), weight, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(model.bias.detach(), bias, atol=1e-5, rtol=1e-5)
 
 
-def plain_adam(weight, gradients, lr, decay, betas=(0.9, 0.999), eps=1e-8):
-    """Kingma & Ba 2015, algorithm 1, of the gradient of the loss and of decay / 2 |w|^2."""
+def apply_plain_adam(weight, gradients, lr, decay, betas=(0.9, 0.999), eps=1e-8):
+    """Apply algorithm 1 of Kingma & Ba 2015 to the gradient of the loss and of decay / 2 |w|^2."""
     m, v = torch.zeros_like(weight), torch.zeros_like(weight)
     for step, gradient in enumerate(gradients, 1):
         gradient = gradient + decay * weight
@@ -111,28 +111,28 @@ def test_adam_adds_decay_to_the_gradient(decay_vectors):
         optimizer=Optimizer.adam, learning_rate=0.01, weight_decay=0.1, adam_epsilon=1e-8, decay_vectors=decay_vectors
     )
     optimizer = build_optimizer(model, settings)
-    weights, biases = five_steps(model, optimizer)
-    weight = plain_adam(start[0], weights, 0.01, 0.1)
-    bias = plain_adam(start[1], biases, 0.01, 0.1 if decay_vectors else 0.0)
+    weights, biases = take_five_steps(model, optimizer)
+    weight = apply_plain_adam(start[0], weights, 0.01, 0.1)
+    bias = apply_plain_adam(start[1], biases, 0.01, 0.1 if decay_vectors else 0.0)
     torch.testing.assert_close(model.weight.detach(), weight, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(model.bias.detach(), bias, atol=1e-6, rtol=1e-5)
 
 
-def plain_atan2(weight, gradients, lr, decay, betas):
-    """The published update of imoneoi/adam-atan2, number by number."""
-    found = []
-    for w, own in zip(weight.tolist(), torch.stack(gradients, dim=-1).tolist(), strict=True):
+def apply_plain_atan2(weight, gradients, lr, decay, betas):
+    """Apply the published update of imoneoi/adam-atan2, number by number."""
+    weights = []
+    for w, weight_gradients in zip(weight.tolist(), torch.stack(gradients, dim=-1).tolist(), strict=True):
         m = v = 0.0
-        for step, g in enumerate(own, 1):
+        for step, g in enumerate(weight_gradients, 1):
             m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g * g
             update = math.atan2(m, math.sqrt(v / (1 - betas[1] ** step))) / (1 - betas[0] ** step)
             w = w * (1 - lr * decay) - lr * update
-        found.append(w)
-    return torch.tensor(found)
+        weights.append(w)
+    return torch.tensor(weights)
 
 
 class Signed(DepthModel, nn.Module):
-    """A weight for each of both rules."""
+    """Model with one weight for each of both update rules."""
 
     def __init__(self):
         super().__init__()
@@ -143,7 +143,7 @@ class Signed(DepthModel, nn.Module):
 
 
 def test_adam_atan2_and_its_sign_descent_are_the_published_ones():
-    """Also where a gradient is nothing at first, tiny or huge."""
+    """Check also gradients that are zero at first, tiny or huge."""
     torch.manual_seed(0)
     model = Signed()
     start = [p.detach().clone() for p in (model.turned, model.signed)]
@@ -160,14 +160,14 @@ def test_adam_atan2_and_its_sign_descent_are_the_published_ones():
             state = optimizer.state_dict()
             optimizer = build_optimizer(model, settings)
             optimizer.load_state_dict(state)
-    turned = plain_atan2(start[0], gradients, 0.05, 0.3, (0.9, 0.95))
+    turned = apply_plain_atan2(start[0], gradients, 0.05, 0.3, (0.9, 0.95))
     signed = start[1]
     for gradient in gradients:
         signed = signed * (1 - 0.05 * 0.3) - 0.05 * torch.where(gradient == 0, 0.0, gradient / gradient.abs())
     torch.testing.assert_close(model.turned.detach(), turned)
     torch.testing.assert_close(model.signed.detach(), signed, atol=1e-6, rtol=1e-6)
-    others = parameter_groups(model, TrainerConfig(decay_vectors=True))
-    assert [group["by_sign"] for group in others] == [False], "AdamW takes all parameters alike"
+    groups = parameter_groups(model, TrainerConfig(decay_vectors=True))
+    assert [group["by_sign"] for group in groups] == [False], "AdamW takes all parameters alike"
 
 
 # A part of the name of every weight that is an embedding or a head, which Muon must not train.
@@ -205,7 +205,7 @@ def test_muon_is_refused_before_a_run_directory_exists(tmp_path, capsys):
 
 
 def test_muon_and_adamw_are_those_of_torch():
-    """Also after their state was stored and read, as an interrupted run does."""
+    """Check also after the state was stored and read, as by an interrupted run."""
     torch.manual_seed(0)
     model, twin = (AlbertActForPreTraining(small_config()) for _ in range(2))
     twin.load_state_dict(model.state_dict())
@@ -215,9 +215,9 @@ def test_muon_and_adamw_are_those_of_torch():
     optimizer = build_optimizer(model, settings)
     of_twin = dict(zip(map(id, model.parameters()), twin.parameters(), strict=True))
     hidden = [of_twin[id(weight)] for weight in find_hidden_matrices(model)]
-    others = [weight for weight in twin.parameters() if not any(weight is matrix for matrix in hidden)]
+    remaining = [weight for weight in twin.parameters() if not any(weight is matrix for matrix in hidden)]
     by_decay = [
-        {"params": [weight for weight in others if (weight.ndim > 1) is decays], "weight_decay": 0.1 * decays}
+        {"params": [weight for weight in remaining if (weight.ndim > 1) is decays], "weight_decay": 0.1 * decays}
         for decays in (True, False)
     ]
     separate = (
@@ -250,14 +250,14 @@ def test_muon_and_adamw_are_those_of_torch():
     ],
 )
 @pytest.mark.parametrize("warmup", [10, 0.1])
-def test_schedules(schedule, expected, warmup):
+def test_schedules_follow_their_closed_forms(schedule, expected, warmup):
     settings = TrainerConfig(schedule=schedule, warmup_steps=warmup)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     factor = build_schedule(optimizer, settings, 100).lr_lambdas[0]
     assert {step: factor(step) for step in expected} == pytest.approx(expected)
 
 
-def test_no_warmup():
+def test_schedules_without_warmup_start_at_the_full_rate():
     settings = TrainerConfig(schedule=Schedule.linear, warmup_steps=0)
     factor = build_schedule(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), settings, 4).lr_lambdas[0]
     assert [factor(step) for step in range(5)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
@@ -268,7 +268,7 @@ def test_no_warmup():
 def test_a_constant_negative_metric_lowers_the_rate_of_a_plateau(
     metric: str, greater: bool | None, value: float
 ) -> None:
-    """torch's relative threshold takes any constant below 0 for an improvement."""
+    """Check a case in which torch's relative threshold takes any constant below 0 for an improvement."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     settings = TrainerConfig(
         schedule=Schedule.plateau, plateau_patience=1, metric_for_best_model=metric, greater_is_better=greater
@@ -280,7 +280,7 @@ def test_a_constant_negative_metric_lowers_the_rate_of_a_plateau(
 
 
 @pytest.mark.parametrize(("metric", "sign"), [("eval_loss", -1.0), ("eval_score", 1.0)])
-def test_a_plateau_of_positive_metrics_is_that_of_torch(metric: str, sign: float) -> None:
+def test_a_plateau_of_positive_metrics_matches_torch(metric: str, sign: float) -> None:
     optimizers = [torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0) for _ in range(2)]
     settings = TrainerConfig(schedule=Schedule.plateau, plateau_patience=1, metric_for_best_model=metric)
     schedule: Any = build_schedule(optimizers[0], settings, 10)

@@ -1,4 +1,4 @@
-"""A run that runs out of memory is recorded as failed, its last checkpoint is whole, and `resume=` goes on from it."""
+"""Runs out of memory: recorded as failed, with a whole last checkpoint from which `resume=` goes on."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SETTINGS = ("debug=default", "trainer.max_steps=4", "trainer.eval_strategy=no", 
 
 
 @pytest.mark.slow
-def test_a_run_out_of_memory_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_out_of_memory_resumes_from_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = family("albert_act").head("pretraining")
     forward, calls = head.forward, [0]
 
-    def short(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
+    def raise_out_of_memory(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
         calls[0] += self.training
         if calls[0] == 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return forward(self, *args, **kwargs)
 
     # transformers and the trainer read its signature
-    short.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-    monkeypatch.setattr(head, "forward", short)
+    raise_out_of_memory.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    monkeypatch.setattr(head, "forward", raise_out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
         tasks.run(configured("act_tiny", *SETTINGS, f"output_dir={tmp_path}"))
     (run,) = (tmp_path / "act_tiny").iterdir()

@@ -1,4 +1,4 @@
-"""A model is evaluated with its own tokenizer or not at all."""
+"""Models are evaluated with their own tokenizer or not at all."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def evaluate(model: Path, out: Path, *overrides: str) -> None:
     )  # fmt: skip
 
 
-def remove(model: Path) -> None:
+def remove_tokenizer(model: Path) -> None:
     (model / "tokenizer.json").unlink()
 
 
-def halve(model: Path) -> None:
+def halve_tokenizer(model: Path) -> None:
     os.truncate(model / "tokenizer.json", (model / "tokenizer.json").stat().st_size // 2)
 
 
-def empty(model: Path) -> None:
+def clear_tokenizer(model: Path) -> None:
     (model / "tokenizer.json").write_bytes(b"")
 
 
@@ -43,13 +43,13 @@ def forget(model: Path) -> None:
     (model / "tokenizer.json").write_text("{}", encoding="utf-8")
 
 
-def forget_pieces(model: Path) -> None:
+def remove_pieces(model: Path) -> None:
     stored = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
     stored["model"]["vocab"] = stored["model"]["vocab"][:5]
     (model / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
 
 
-def grow(model: Path) -> None:
+def add_tokens(model: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.add_tokens([AddedToken(f"further{number}") for number in range(9)])
     tokenizer.save_pretrained(model)
@@ -60,16 +60,16 @@ def grow(model: Path) -> None:
     quick_one_in(
         3,
         [
-            (remove, "no tokenizer in this folder"),
-            (halve, "cannot load a tokenizer"),
-            (empty, "cannot load a tokenizer"),
+            (remove_tokenizer, "no tokenizer in this folder"),
+            (halve_tokenizer, "cannot load a tokenizer"),
+            (clear_tokenizer, "cannot load a tokenizer"),
             (forget, "cannot load a tokenizer"),
-            (forget_pieces, "it has 5 special tokens and no other piece"),
-            (grow, "tokens, the model"),
+            (remove_pieces, "it has 5 special tokens and no other piece"),
+            (add_tokens, "tokens, the model"),
         ],
     ),
 )
-def test_a_model_without_its_tokenizer_is_not_evaluated(
+def test_a_model_without_its_tokenizer_is_refused(
     pretrained: Path, tmp_path: Path, damage: Callable[[Path], None], says: str
 ) -> None:
     model = tmp_path / "model"

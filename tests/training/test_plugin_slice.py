@@ -1,6 +1,7 @@
-"""A family, a kind of data, a scorer, a regime of training and a section of the report, in a package of their own, and
-the data on a family of another package: everything that a run can be works with them, and no line of adadepth knows
-either."""
+"""A package with a family, a dataset, a scorer, a training regime and a report section, which adadepth does not know.
+
+Its data also train a family of another package. Everything that a run can be works with them.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ import pytest
 from tests.marks_support import quick_one_in
 from tests.pages_support import check_costs
 from tests.plugins_support import package_on_path
-from tests.runs_support import folder_of_run, logged, read
-from tests.toy_support import execute, toy_family_installed
-from tests.training.support import stopped_early
+from tests.runs_support import execute_run, read_json, read_logged
+from tests.toy_support import execute, install_toy_family
+from tests.training.support import mark_interrupted
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = REPOSITORY / "examples" / "plugin"
@@ -33,12 +34,12 @@ SMALL = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _install_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     project = tomllib.loads((PLUGIN / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     site = tmp_path_factory.mktemp("site")
     with (
         package_on_path(site, project["name"], project["entry-points"], PLUGIN),
-        toy_family_installed(tmp_path_factory.mktemp("router")),
+        install_toy_family(tmp_path_factory.mktemp("router")),
     ):
         yield
 
@@ -52,93 +53,97 @@ FEW = (
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with every step saved."""
-    return folder_of_run(tmp_path_factory.mktemp("trained"), *ROOT, *SMALL)
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a run with every step saved."""
+    return execute_run(tmp_path_factory.mktemp("trained"), *ROOT, *SMALL)
 
 
 @pytest.mark.slow
-def test_its_scorer_and_its_regime_take_part(trained: Path) -> None:
-    metrics = read(trained / "run.json")["final_metrics"]
+def test_the_scorer_and_the_regime_of_the_package_take_part(trained_run: Path) -> None:
+    metrics = read_json(trained_run / "run.json")["final_metrics"]
     assert 0 <= metrics["eval/whole_accuracy"] <= metrics["eval/token_accuracy"] <= 1
-    losses = [logged(trained, f"train/{name}") for name in ("loss", "task_loss", "router_loss", "deep_loss")]
+    losses = [read_logged(trained_run, f"train/{name}") for name in ("loss", "task_loss", "router_loss", "deep_loss")]
     for total, *parts in zip(*losses, strict=True):
         assert total == pytest.approx(sum(parts), abs=2e-4)
-    assert logged(trained, "train/stressed_depth")[-1] == read(trained / "brackets.json")["reached"][-1][1] > 1
+    assert (
+        read_logged(trained_run, "train/stressed_depth")[-1]
+        == read_json(trained_run / "brackets.json")["reached"][-1][1]
+        > 1
+    )
 
 
 @pytest.mark.slow
-def test_it_is_priced_and_its_section_stands_in_the_page(trained: Path, tmp_path: Path) -> None:
-    check_costs(trained)
-    assert 0 < read(trained / "halting.json")["cost"]["adaptive_over_full"] < 1
-    page = (trained / "report.html").read_text(encoding="utf-8")
+def test_compute_is_measured_and_the_section_is_in_the_report(trained_run: Path, tmp_path: Path) -> None:
+    check_costs(trained_run)
+    assert 0 < read_json(trained_run / "halting.json")["cost"]["adaptive_over_full"] < 1
+    page = (trained_run / "report.html").read_text(encoding="utf-8")
     assert page.index("Depths of brackets") < page.index("Losses")
     assert "brackets.json" in page.partition("Written by adadepth from")[2], "the file is named among those read"
     assert "Tokens left alone" in page, "the family's section is there, too"
-    assert (trained / "tables" / "brackets.csv").is_file()
-    damaged = shutil.copytree(trained, tmp_path / "damaged")
+    assert (trained_run / "tables" / "brackets.csv").is_file()
+    damaged = shutil.copytree(trained_run, tmp_path / "damaged")
     (damaged / "brackets.json").write_text('{"reached": 7}', encoding="utf-8")
     assert execute("mode=report", f"run={damaged}") == 0
     assert "Depths of brackets" not in (damaged / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_bit_for_bit(trained: Path, tmp_path: Path) -> None:
-    stopped = tmp_path / "brackets" / trained.name
-    shutil.copytree(trained, stopped)
+def test_an_interrupted_run_resumes_bit_for_bit(trained_run: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "brackets" / trained_run.name
+    shutil.copytree(trained_run, stopped)
     shutil.rmtree(stopped / "model")
     shutil.rmtree(stopped / "checkpoints" / "checkpoint-8")
-    assert execute(*ROOT, *SMALL, f"resume={stopped_early(stopped)}") == 0
-    weights = [path / "model" / "model.safetensors" for path in (trained, stopped)]
+    assert execute(*ROOT, *SMALL, f"resume={mark_interrupted(stopped)}") == 0
+    weights = [path / "model" / "model.safetensors" for path in (trained_run, stopped)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert logged(stopped, "train/stressed_depth")[-4:] == logged(trained, "train/stressed_depth")[-4:]
+    assert read_logged(stopped, "train/stressed_depth")[-4:] == read_logged(trained_run, "train/stressed_depth")[-4:]
     state = json.loads((stopped / "checkpoints" / "checkpoint-4" / "brackets.json").read_text(encoding="utf-8"))
-    assert read(stopped / "brackets.json")["reached"][: len(state["reached"])] == state["reached"]
+    assert read_json(stopped / "brackets.json")["reached"][: len(state["reached"])] == state["reached"]
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_evaluated_under_exit_rules_and_set_to_depths(trained: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_evaluated_under_exit_rules_and_depth_targets(trained_run: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,fixed:2]"
-    given = ("mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")
-    directory = folder_of_run(tmp_path, *ROOT, *DATA, *given)
-    (row,) = [row for row in read(directory / "budgets.json")["rows"] if row["target"] == 2]
+    settings = ("mode=evaluate", f"checkpoint={trained_run}", rules, "budget.targets=[2]")
+    directory = execute_run(tmp_path, *ROOT, *DATA, *settings)
+    (row,) = [row for row in read_json(directory / "budgets.json")["rows"] if row["target"] == 2]
     assert row["mean"] == pytest.approx(2, rel=0.15)
-    assert "nested" in read(directory / "exit_rules.json")["sets"]
-    assert "eval/whole_accuracy" in read(directory / "run.json")["final_metrics"]
+    assert "nested" in read_json(directory / "exit_rules.json")["sets"]
+    assert "eval/whole_accuracy" in read_json(directory / "run.json")["final_metrics"]
 
 
-def test_its_own_family_is_trained_priced_reported_and_resumed(tmp_path: Path) -> None:
-    run = folder_of_run(tmp_path / "whole", *COUNTER, *FEW)
+def test_the_family_of_the_package_is_trained_measured_reported_and_resumed(tmp_path: Path) -> None:
+    run = execute_run(tmp_path / "whole", *COUNTER, *FEW)
     check_costs(run)
     assert (run / "report.html").read_text(encoding="utf-8").count("counter") > 0
     stopped = tmp_path / "stopped" / "brackets" / run.name
     shutil.copytree(run, stopped)
     shutil.rmtree(stopped / "model")
     shutil.rmtree(stopped / "checkpoints" / "checkpoint-8")
-    assert execute(*COUNTER, *FEW, f"resume={stopped_early(stopped)}") == 0
+    assert execute(*COUNTER, *FEW, f"resume={mark_interrupted(stopped)}") == 0
     weights = [path / "model" / "model.safetensors" for path in (run, stopped)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 @pytest.mark.slow
-def test_a_budget_holds_its_own_family_and_sets_it(tmp_path: Path) -> None:
+def test_a_budget_holds_and_fits_the_family_of_the_package(tmp_path: Path) -> None:
     steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.logging_steps=50")
-    directory = folder_of_run(tmp_path, *COUNTER, *FEW, *steps, "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
-    assert logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.4)
-    given = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1]")
-    evaluation = folder_of_run(tmp_path / "set", *COUNTER, *DATA, *given)
-    (row,) = [row for row in read(evaluation / "budgets.json")["rows"] if row["target"] == 1]
+    directory = execute_run(tmp_path, *COUNTER, *FEW, *steps, "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
+    assert read_logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.4)
+    settings = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1]")
+    evaluation = execute_run(tmp_path / "set", *COUNTER, *DATA, *settings)
+    (row,) = [row for row in read_json(evaluation / "budgets.json")["rows"] if row["target"] == 1]
     assert row["mean"] == pytest.approx(1, rel=0.3)
-    assert "eval/whole_accuracy" in read(evaluation / "run.json")["final_metrics"]
+    assert "eval/whole_accuracy" in read_json(evaluation / "run.json")["final_metrics"]
 
 
-def test_help_lists_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_package(capfd: pytest.CaptureFixture[str]) -> None:
     assert execute(*ROOT, "--help") == 0
-    shown = capfd.readouterr().out
-    assert "nested_brackets" in shown
-    assert "deepest: 4  # most brackets that are open at once; at least 1" in shown
-    assert "counter_mini" in shown
-    assert "update_price: 0.0  # what an update of a token costs in the loss; at least 0" in shown
+    printed = capfd.readouterr().out
+    assert "nested_brackets" in printed
+    assert "deepest: 4  # most brackets that are open at once; at least 1" in printed
+    assert "counter_mini" in printed
+    assert "update_price: 0.0  # what an update of a token costs in the loss; at least 0" in printed
 
 
 @pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, [
@@ -150,16 +155,16 @@ def test_help_lists_it(capfd: pytest.CaptureFixture[str]) -> None:
     (("model=ponder_albert_mini",),
      "labels symbols of its own; use albert_act, early_exit, looped, routed, counter or router"),
 ]))  # fmt: skip
-def test_a_mistake_gets_one_line(
+def test_a_mistake_is_a_one_line_error(
     arguments: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert execute(*ROOT, *arguments, f"output_dir={tmp_path}") == 2
     assert message in capfd.readouterr().err
 
 
-def test_no_line_of_adadepth_knows_it() -> None:
-    found = subprocess.run(
+def test_adadepth_does_not_mention_the_package() -> None:
+    search = subprocess.run(
         ["git", "grep", "-il", "bracketsconfig\\|adadepth_brackets\\|deepening", "--", "adadepth", "configs"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert found.stdout == ""
+    assert search.stdout == ""

@@ -1,4 +1,4 @@
-"""`mode=predict`: what a checkpoint says of a user's texts, in the terminal, in texts.json and on a page."""
+"""`mode=predict`: predictions for a user's texts in the terminal, in texts.json and on a page."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ TEXTS = ["a cat, they said: stop!", "don't stop the naive cat"]
 Made = tuple[str, Any, PreTrainedTokenizerFast]  # name of a configuration, model, tokenizer
 
 
-def layers(folder: Path) -> Any:
+def build_adalayers(folder: Path) -> Any:
     torch.manual_seed(0)
     return AdaLayersForSequenceClassification.from_base(save_base("bert", folder / "base"), **HEAD, num_labels=3)
 
 
-def language(folder: Path) -> Any:
+def build_language_model(folder: Path) -> Any:
     torch.manual_seed(0)
     return ParXLForCausalLM(ParXLConfig(**PAR | {"vocab_size": len(WORDS)}, architecture="sfsf"))
 
 
-def puzzles() -> Any:
+def build_puzzle_model() -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_steps": 3, "cycles": 1}
     return TrmForPuzzles(TrmConfig(cells=16, vocab_size=6, **sizes))
@@ -67,14 +67,14 @@ MAKE: dict[str, Callable[[Path], Made]] = {
     "tagger": lambda _: ("act_pos", small_act(AlbertActForTokenClassification, num_labels=3), WORDS),
     "masks": lambda _: ("act_tiny", small_act(AlbertActForPreTraining), WORDS),
     "ponder": lambda _: ("ponder_tiny", small_ponder(exit_rule="quantile:0.5"), WORDS),
-    "adalayers": lambda folder: ("adalayers_cola", layers(folder), WORDS),
-    "puzzle": lambda _: ("trm_tiny", puzzles(), build_puzzle_tokenizer(".1234")),
-    "next": lambda folder: ("par_tiny", language(folder), build_streaming_tokenizer()),
+    "adalayers": lambda folder: ("adalayers_cola", build_adalayers(folder), WORDS),
+    "puzzle": lambda _: ("trm_tiny", build_puzzle_model(), build_puzzle_tokenizer(".1234")),
+    "next": lambda folder: ("par_tiny", build_language_model(folder), streaming()),
 }
 
 
-def asked(kind: str, folder: Path, texts: Any, *overrides: str) -> tuple[dict[str, Any], str, Any]:
-    """What texts.json says, the page, and the model, from a folder of that kind."""
+def run_prediction(kind: str, folder: Path, texts: Any, *overrides: str) -> tuple[dict[str, Any], str, Any]:
+    """Return texts.json, the page, and the model, from a prediction with a folder of that kind."""
     name, model, words = MAKE[kind](folder)
     model.eval().save_pretrained(folder / "model")
     words.save_pretrained(folder / "model")
@@ -83,41 +83,43 @@ def asked(kind: str, folder: Path, texts: Any, *overrides: str) -> tuple[dict[st
     )
     config.text = texts
     assert tasks.run(config) is None
-    (found,) = folder.glob("out/*/*/texts.json")
-    return json.loads(found.read_text()), (found.parent / "report.html").read_text(), model
+    (path,) = folder.glob("out/*/*/texts.json")
+    return json.loads(path.read_text()), (path.parent / "report.html").read_text(), model
 
 
 @pytest.mark.parametrize("kind", quick_one_in(3, ["act", "ponder", "adalayers"]))
-def test_classes(kind: str, tmp_path: Path) -> None:
-    found, page, model = asked(kind, tmp_path, TEXTS)
+def test_classes_are_those_of_the_pipeline(kind: str, tmp_path: Path) -> None:
+    answer, page, model = run_prediction(kind, tmp_path, TEXTS)
     expected = Pipeline(model, WORDS)(TEXTS)
-    assert [row["scores"] for row in found["texts"]] == [pytest.approx(each.scores, abs=1e-5) for each in expected]
-    assert [row["updates"] for row in found["texts"]] == pytest.approx([each.updates for each in expected])
-    assert 0 < found["work"] <= 1
-    assert all(f"{row['label']} {row['score']:.2f}" in page for row in found["texts"])
+    assert [row["scores"] for row in answer["texts"]] == [
+        pytest.approx(prediction.scores, abs=1e-5) for prediction in expected
+    ]
+    assert [row["updates"] for row in answer["texts"]] == pytest.approx([prediction.updates for prediction in expected])
+    assert 0 < answer["work"] <= 1
+    assert all(f"{row['label']} {row['score']:.2f}" in page for row in answer["texts"])
 
 
 def test_a_token_shows_the_probabilities_of_its_iterations(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    found, page, model = asked("act", tmp_path, [TEXTS[0]])
+    answer, page, model = run_prediction("act", tmp_path, [TEXTS[0]])
     with torch.no_grad():
         outputs = model(**WORDS(TEXTS[0], return_tensors="pt"))
     depths, probabilities = outputs.updates[0].tolist(), outputs.halting_probabilities[0]
     assert len(set(depths)) > 1
-    (row,) = found["texts"]
-    tips = [json.loads(found) for found in re.findall(r"data-notes='(.*?)'", page)]
-    for token, depth, own, tip in zip(row["tokens"], depths, probabilities, tips, strict=True):
+    (row,) = answer["texts"]
+    tips = [json.loads(answer) for answer in re.findall(r"data-notes='(.*?)'", page)]
+    for token, depth, masses, tip in zip(row["tokens"], depths, probabilities, tips, strict=True):
         assert token["updates"] == len(token["steps"]) == depth
-        assert [step["halting"] for step in token["steps"]] == pytest.approx(own[: int(depth)].tolist(), abs=1e-5)
-        assert tip == pytest.approx(own[: int(depth)].tolist(), abs=1e-5)
-    assert found["mean"] == pytest.approx(sum(depths) / len(depths))
+        assert [step["halting"] for step in token["steps"]] == pytest.approx(masses[: int(depth)].tolist(), abs=1e-5)
+        assert tip == pytest.approx(masses[: int(depth)].tolist(), abs=1e-5)
+    assert answer["mean"] == pytest.approx(sum(depths) / len(depths))
     line = next(line for line in capsys.readouterr().out.splitlines() if "[CLS]" in line)
     assert re.sub(r"\(\d\)|\[CLS\]|\[SEP\]", "", line).strip() == TEXTS[0]  # the text as it was written
     assert [float(depth) for depth in re.findall(r"\((\d)\)", line)] == depths
 
 
 def test_steps_of_a_text_are_those_of_the_exit_rules(tmp_path: Path) -> None:
-    found, page, _ = asked("ponder", tmp_path, TEXTS)
-    for row in found["texts"]:
+    answer, page, _ = run_prediction("ponder", tmp_path, TEXTS)
+    for row in answer["texts"]:
         assert len(row["steps"]) == 6
         for number, step in enumerate(row["steps"], start=1):
             (expected,) = Pipeline(small_ponder(), WORDS, exit_rule=f"fixed:{number}")(" ".join(row["text"]))
@@ -127,34 +129,34 @@ def test_steps_of_a_text_are_those_of_the_exit_rules(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tags_and_pairs(tmp_path: Path) -> None:
-    found, page, model = asked("tagger", tmp_path, [["a cat", "stop"]])
-    (row,) = found["texts"]
+def test_tags_of_pairs_are_those_of_the_pipeline(tmp_path: Path) -> None:
+    answer, page, model = run_prediction("tagger", tmp_path, [["a cat", "stop"]])
+    (row,) = answer["texts"]
     (expected,) = Pipeline(model, WORDS)([("a cat", "stop")])
     assert [token["label"] for token in row["tokens"]] == [token.label for token in expected.tokens]
     assert [token["part"] for token in row["tokens"]] == [None, 0, 0, None, 1, None]
     assert page.count("data-notes=") == len(row["tokens"])
 
 
-def test_fillings(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    found, page, model = asked("masks", tmp_path, "a [MASK] cat")
-    (token,) = [token for token in found["texts"][0]["tokens"] if token["label"] is not None]
+def test_fillings_are_the_most_probable_tokens(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    answer, page, model = run_prediction("masks", tmp_path, "a [MASK] cat")
+    (token,) = [token for token in answer["texts"][0]["tokens"] if token["label"] is not None]
     with torch.no_grad():
         logits = model(**WORDS("a [MASK] cat", return_tensors="pt")).prediction_logits[0, 2, : len(WORDS)]
     best = logits.softmax(dim=-1).topk(5)
     assert list(token["candidates"].values()) == pytest.approx(best.values.tolist(), abs=1e-5)
     assert list(token["candidates"]) == [WORDS.decode([word]) for word in best.indices.tolist()]
     assert f"[MASK]: {token['label']} {token['score']:.2f}, " in capsys.readouterr().out
-    notes = [json.loads(found) for found in re.findall(r"data-notes='(.*?)'", page)]
+    notes = [json.loads(answer) for answer in re.findall(r"data-notes='(.*?)'", page)]
     assert [[list(pair) for pair in token["candidates"].items()]] == [
-        found[-5:] for found in notes if isinstance(found[0], list) and isinstance(found[0][-1], str)
+        answer[-5:] for answer in notes if isinstance(answer[0], list) and isinstance(answer[0][-1], str)
     ]
 
 
-def test_weights_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    found, page, model = asked("adalayers", tmp_path, TEXTS)
+def test_weights_of_layers_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    answer, page, model = run_prediction("adalayers", tmp_path, TEXTS)
     weights = model.layer_distribution().tolist()
-    assert found["texts"][0]["layers"] == pytest.approx([*[0.0] * (5 - len(weights)), *weights], abs=1e-6)
+    assert answer["texts"][0]["layers"] == pytest.approx([*[0.0] * (5 - len(weights)), *weights], abs=1e-6)
     assert "weights of layers" in capsys.readouterr().out
     assert "weights:" in page
 
@@ -173,44 +175,44 @@ def test_segments_are_those_of_the_run(tmp_path: Path, monkeypatch: pytest.Monke
             lengths.append(self.segment_length)
 
     monkeypatch.setattr("adadepth.tasks.predict.Pipeline", Asked)
-    asked("next", tmp_path, "a cat stop")
+    run_prediction("next", tmp_path, "a cat stop")
     assert lengths == [8]
 
 
-def test_next_tokens(tmp_path: Path) -> None:
-    """Every token's own probability multiplies to that of the text, as the loss has it."""
-    found, page, model = asked("next", tmp_path, "a cat stop")
-    (row,) = found["texts"]
-    ids = build_streaming_tokenizer()("a cat stop", add_special_tokens=False, return_tensors="pt")["input_ids"]
-    start = torch.full((1, 1), build_streaming_tokenizer().eos_token_id)
+def test_probabilities_of_next_tokens_are_those_of_the_loss(tmp_path: Path) -> None:
+    """Check that the tokens' probabilities multiply to that of the text, as the loss has it."""
+    answer, page, model = run_prediction("next", tmp_path, "a cat stop")
+    (row,) = answer["texts"]
+    ids = streaming()("a cat stop", add_special_tokens=False, return_tensors="pt")["input_ids"]
+    start = torch.full((1, 1), streaming().eos_token_id)
     with torch.no_grad():
         outputs = model(torch.cat([start, ids[:, :-1]], dim=1), targets=ids)
-    own = torch.tensor([token["own_score"] for token in row["tokens"] if token["span"] is not None])
-    assert -own.log().mean().item() == pytest.approx(outputs.loss.item(), abs=1e-4)
+    probabilities = torch.tensor([token["own_score"] for token in row["tokens"] if token["span"] is not None])
+    assert -probabilities.log().mean().item() == pytest.approx(outputs.loss.item(), abs=1e-4)
     assert "its probability" in page
 
 
 def test_colours_are_those_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch) -> None:
-    found, page, _ = asked("act", tmp_path, TEXTS)
+    answer, page, _ = run_prediction("act", tmp_path, TEXTS)
     capsys.readouterr()
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    print_texts(found, color=True)
-    shown = capsys.readouterr().out
-    for depth in {round(token["updates"]) for row in found["texts"] for token in row["tokens"]}:
-        color = get_depth_color(depth, found["max_depth"])
+    print_texts(answer, color=True)
+    printed = capsys.readouterr().out
+    for depth in {round(token["updates"]) for row in answer["texts"] for token in row["tokens"]}:
+        color = get_depth_color(depth, answer["max_depth"])
         red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
-        assert f"48;2;{red};{green};{blue}m" in shown
+        assert f"48;2;{red};{green};{blue}m" in printed
         assert f".d{depth}{{background:{color}" in page
     monkeypatch.setenv("NO_COLOR", "1")
-    print_texts(found, color=True)
+    print_texts(answer, color=True)
     assert "\x1b[48" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_a_report_can_be_written_again(tmp_path: Path) -> None:
-    _, page, _ = asked("ponder", tmp_path, TEXTS)
+    _, page, _ = run_prediction("ponder", tmp_path, TEXTS)
     assert f"{tmp_path}/model</" in page, "what was asked"
     assert "figures/" not in page, "there are none"
     (report,) = tmp_path.glob("out/*/*/report.html")
@@ -223,8 +225,8 @@ def test_a_report_can_be_written_again(tmp_path: Path) -> None:
 # ---- tables
 
 
-def table(kind: str, folder: Path, name: str, content: str, *overrides: str) -> Any:
-    """What is written of a file of that name by a model of that kind: rows of JSON, or the text of another format."""
+def predict_table(kind: str, folder: Path, name: str, content: str, *overrides: str) -> Any:
+    """Return the predictions for a file, by a model of a kind: rows of JSON, or the text of another format."""
     root, model, words = MAKE[kind](folder)
     model.eval().save_pretrained(folder / "model")
     words.save_pretrained(folder / "model")
@@ -233,115 +235,115 @@ def table(kind: str, folder: Path, name: str, content: str, *overrides: str) -> 
         root, "mode=predict", f"checkpoint={folder}/model", f"output_dir={folder}/out", f"input={folder}/{name}",
         *overrides,
     ))  # fmt: skip
-    (found,) = folder.glob("out/*/*/predictions.*")
-    text = found.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()] if found.suffix == ".jsonl" else text
+    (path,) = folder.glob("out/*/*/predictions.*")
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else text
 
 
 def test_rows_of_csv_keep_their_columns(tmp_path: Path) -> None:
     content = 'id,sentence,note\n7,"a cat, they said",=1+1\n8,,-2.5\n9,stop,"two\nlines"\n'
-    found = list(csv.DictReader(io.StringIO(table("ponder", tmp_path, "mine.csv", content))))
+    rows = list(csv.DictReader(io.StringIO(predict_table("ponder", tmp_path, "mine.csv", content))))
     expected = Pipeline(small_ponder(exit_rule="quantile:0.5"), WORDS)(["a cat, they said", "", "stop"])
     classes = [f"probability_{name}" for name in expected[0].scores]
-    assert list(found[0]) == ["id", "sentence", "note", "prediction", *classes, "updates"]
-    assert [row["id"] for row in found] == ["7", "8", "9"]
-    assert [row["note"] for row in found] == ["'=1+1", "-2.5", "two\nlines"]  # a formula is defused, a number is one
-    for row, each in zip(found, expected, strict=True):
-        assert row["prediction"] == each.label
-        assert [float(row[name]) for name in classes] == pytest.approx(list(each.scores.values()), abs=1e-5)
-        assert float(row["updates"]) == each.updates
+    assert list(rows[0]) == ["id", "sentence", "note", "prediction", *classes, "updates"]
+    assert [row["id"] for row in rows] == ["7", "8", "9"]
+    assert [row["note"] for row in rows] == ["'=1+1", "-2.5", "two\nlines"]  # a formula is defused, a number is one
+    for row, prediction in zip(rows, expected, strict=True):
+        assert row["prediction"] == prediction.label
+        assert [float(row[name]) for name in classes] == pytest.approx(list(prediction.scores.values()), abs=1e-5)
+        assert float(row["updates"]) == prediction.updates
 
 
-def test_a_csv_with_semicolons_gets_one_with_semicolons(tmp_path: Path) -> None:
-    found = table("ponder", tmp_path, "mine.csv", 'id;sentence;note\n7;a cat;"1,5; 2"\n').splitlines()
-    assert found[0].startswith("id;sentence;note;prediction;probability_")
-    assert found[1].startswith('7;a cat;"1,5; 2";')
-    assert found[1].count(";") == found[0].count(";") + 1  # the one within quotes
+def test_a_csv_with_semicolons_keeps_its_delimiter(tmp_path: Path) -> None:
+    lines = predict_table("ponder", tmp_path, "mine.csv", 'id;sentence;note\n7;a cat;"1,5; 2"\n').splitlines()
+    assert lines[0].startswith("id;sentence;note;prediction;probability_")
+    assert lines[1].startswith('7;a cat;"1,5; 2";')
+    assert lines[1].count(";") == lines[0].count(";") + 1  # the one within quotes
 
 
 @pytest.mark.slow
 def test_rows_of_json_stay_as_they_are(tmp_path: Path) -> None:
     rows = [{"id": 1, "sentence": "a cat", "more": {"a": [1]}}, {"sentence": None, "id": 2.5}]
-    found = table("act", tmp_path, "mine.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    predictions = predict_table("act", tmp_path, "mine.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     added = ["prediction", "probabilities", "updates"]
-    assert [{key: value for key, value in row.items() if key not in added} for row in found] == rows
-    assert [sum(row["probabilities"].values()) for row in found] == pytest.approx([1, 1], abs=1e-5)
+    assert [{key: value for key, value in row.items() if key not in added} for row in predictions] == rows
+    assert [sum(row["probabilities"].values()) for row in predictions] == pytest.approx([1, 1], abs=1e-5)
 
 
-def test_pairs_of_lines_and_the_output_that_is_named(tmp_path: Path) -> None:
+def test_pairs_of_lines_are_written_to_the_named_output(tmp_path: Path) -> None:
     output = tmp_path / "said.tsv"
     overrides = ["dataset.text_columns=[first,second]", f"output={output}"]
     with pytest.raises(ValueError, match="not enough values"):  # nothing in the folder of the prediction
-        table("act", tmp_path, "mine.txt", "a cat\tthat stop\nstop\t\n", *overrides)
+        predict_table("act", tmp_path, "mine.txt", "a cat\tthat stop\nstop\t\n", *overrides)
     assert [line.split("\t")[:2] for line in output.read_text().splitlines()] == [
         ["first", "second"], ["a cat", "that stop"], ["stop", ""],
     ]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_cells_are_unchanged_in_their_middle(tmp_path: Path) -> None:
-    """Read back by pandas: but for what begins a formula, texts and numbers are those of the input."""
+def test_cells_of_a_table_are_written_unchanged(tmp_path: Path) -> None:
+    """Read cells back with pandas: except for formulas, texts and numbers are those of the input."""
     notes = ["nice ;-) film", "-1,5", "=1+1", "a\n-b", "@you", "two\u2028lines\x85\x0c", "8\xa0375", "+5%", "-", "a\rb"]
     rows = [{"sentence": f"cat {number}", "note": note} for number, note in enumerate(notes)]
     content = pandas.DataFrame(rows).to_csv(index=False, quoting=csv.QUOTE_ALL)
     expected = [f"'{note}" if note in ("=1+1", "@you") else note for note in notes]
     (tmp_path / "csv").mkdir()
-    table("ponder", tmp_path / "csv", "mine.csv", content)
-    (said,) = tmp_path.glob("csv/out/*/*/predictions.csv")
-    read = pandas.read_csv(said, dtype=str, keep_default_na=False)
+    predict_table("ponder", tmp_path / "csv", "mine.csv", content)
+    (path,) = tmp_path.glob("csv/out/*/*/predictions.csv")
+    read = pandas.read_csv(path, dtype=str, keep_default_na=False)
     assert read["note"].tolist() == expected
     (tmp_path / "tsv").mkdir()
     output = tmp_path / "said.tsv"
     with pytest.raises(ValueError, match="not enough values"):  # nothing in the folder of the prediction
-        table("ponder", tmp_path / "tsv", "mine.csv", content, f"output={output}")
+        predict_table("ponder", tmp_path / "tsv", "mine.csv", content, f"output={output}")
     with output.open(encoding="utf-8", newline="\n") as lines:
         cells = [line.split("\t")[1] for line in lines][1:]
     assert cells == [note.replace("\n", " ").replace("\r", " ") for note in expected]
 
 
 def test_a_text_is_cut_into_words_at_blanks(tmp_path: Path) -> None:
-    found = table(
+    rows = predict_table(
         "tagger", tmp_path, "mine.jsonl", json.dumps({"tokens": "8\xa0375  stop\tthe\u3000cat\n"}),
         "dataset.token_column=tokens",
     )  # fmt: skip
-    assert [len(row["prediction"]) for row in found] == [3]
+    assert [len(row["prediction"]) for row in rows] == [3]
 
 
 @pytest.mark.slow
-def test_words_have_a_tag_each(tmp_path: Path) -> None:
+def test_every_word_has_a_tag(tmp_path: Path) -> None:
     sentences = [["the", "naive", "cat's"], [], ["stop", "!"]]
     lines = "".join(json.dumps({"tokens": words}) + "\n" for words in sentences)
-    found = table("tagger", tmp_path, "mine.jsonl", lines, "dataset.token_column=tokens")
-    assert [row["tokens"] for row in found] == sentences
+    rows = predict_table("tagger", tmp_path, "mine.jsonl", lines, "dataset.token_column=tokens")
+    assert [row["tokens"] for row in rows] == sentences
     for name in ("prediction", "probability", "updates"):
-        assert [len(row[name]) for row in found] == [3, 0, 2]
+        assert [len(row[name]) for row in rows] == [3, 0, 2]
 
 
-def test_masks_and_next_words(tmp_path: Path) -> None:
-    (row,) = table("masks", tmp_path / "masks", "mine.jsonl", '{"text": "a [MASK] cat [MASK]"}')
+def test_tables_of_masks_and_next_words_have_probabilities(tmp_path: Path) -> None:
+    (row,) = predict_table("masks", tmp_path / "masks", "mine.jsonl", '{"text": "a [MASK] cat [MASK]"}')
     assert len(row["prediction"]) == len(row["probability"]) == 2
-    (row,) = table("next", tmp_path / "next", "mine.jsonl", '{"text": "a cat stop"}')
-    (expected,) = Pipeline(language(tmp_path), build_streaming_tokenizer())(["a cat stop"])
-    own = [math.log(token.own_score) for token in expected.tokens if token.own_score is not None]
-    assert row["log_probability"] == pytest.approx(sum(own), abs=1e-4)
+    (row,) = predict_table("next", tmp_path / "next", "mine.jsonl", '{"text": "a cat stop"}')
+    (expected,) = Pipeline(build_language_model(tmp_path), streaming())(["a cat stop"])
+    log_probabilities = [math.log(token.own_score) for token in expected.tokens if token.own_score is not None]
+    assert row["log_probability"] == pytest.approx(sum(log_probabilities), abs=1e-4)
 
 
-def test_a_puzzle_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_user_s_puzzle_is_solved(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     puzzle = "1...|..2.|.3..|...4".replace("|", "")
-    found, page, model = asked("puzzle", tmp_path / "text", "1.. .\n..2.\n.3..\n...4")
-    (row,) = found["texts"]
+    answers_file, page, model = run_prediction("puzzle", tmp_path / "text", "1.. .\n..2.\n.3..\n...4")
+    (row,) = answers_file["texts"]
     with torch.no_grad():
         outputs = model(torch.tensor([[".1234".index(cell) + 1 for cell in puzzle]]), run_all_steps=True)
     answer = "".join("?.1234"[symbol] for symbol in outputs.logits[0].argmax(dim=-1))
     assert (row["label"], row["updates"], len(row["steps"])) == (answer, outputs.exit_steps.item(), 3)
-    shown = capsys.readouterr().out
-    assert f"1...   {answer[:4]}" in shown
+    printed = capsys.readouterr().out
+    assert f"1...   {answer[:4]}" in printed
     assert f"{answer[4:8]}\n{answer[8:12]}" in page
-    (written,) = table("puzzle", tmp_path / "table", "mine.jsonl", json.dumps({"question": puzzle}))
+    (written,) = predict_table("puzzle", tmp_path / "table", "mine.jsonl", json.dumps({"question": puzzle}))
     assert (written["prediction"], written["updates"]) == (answer, row["updates"])
-    lines = "".join(json.dumps({"question": each}) + "\n" for each in (puzzle, "12"))
+    lines = "".join(json.dumps({"question": question}) + "\n" for question in (puzzle, "12"))
     with pytest.raises(DataError, match=r"mine.jsonl, line 2, column question: '12': must be a puzzle of 16 cells"):
-        table("puzzle", tmp_path / "bad", "mine.jsonl", lines)
+        predict_table("puzzle", tmp_path / "bad", "mine.jsonl", lines)
     for text, message in (("12", "but has 2"), ("5" * 16, "unknown symbol '5' in a cell; allowed are '.1234'")):
         with pytest.raises(DataError, match=message):
             Pipeline(model, build_puzzle_tokenizer(".1234"))(text)
@@ -367,19 +369,21 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "content", "overrides", "message"), MISTAKES)
-def test_mistakes_in_tables(name: str, content: str, overrides: list[str], message: str, tmp_path: Path) -> None:
+def test_mistakes_in_tables_are_one_line_errors(
+    name: str, content: str, overrides: list[str], message: str, tmp_path: Path
+) -> None:
     overrides = [override.replace("FOLDER", str(tmp_path)) for override in overrides]
     with pytest.raises((ConfigError, DataError), match=re.escape(message.replace("FOLDER", str(tmp_path)))) as caught:
-        table("act", tmp_path, name, content, *overrides)
+        predict_table("act", tmp_path, name, content, *overrides)
     assert "\n" not in str(caught.value)
     assert not [*tmp_path.glob("out/*/*/*predictions*"), *tmp_path.glob("said*"), *tmp_path.glob(".*.tmp")]
     assert "line 2" in message or "line 2 has a column" in message or not (tmp_path / "out").exists()
 
 
-# ---- what is asked
+# ---- settings and their mistakes
 
 
-def test_lines_of_a_file(tmp_path: Path) -> None:
+def test_lines_of_a_file_are_texts(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a cat\n\nstop\tthat now\n", encoding="utf-8")
     assert read_texts(f"@{tmp_path}/lines.txt") == ["a cat", ("stop", "that now")]
     (tmp_path / "marked.txt").write_bytes("\ufeffgood film\r\nthe film was good\u2028and bad\x85\x0c\n\xa0\n".encode())
@@ -414,12 +418,12 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
         ],
     ),
 )
-def test_text_is_text_to_hydra(text: str) -> None:
+def test_texts_are_not_parsed_by_hydra(text: str) -> None:
     config = configured("ponder_tiny", "mode=predict", "checkpoint=x", quote_text_override(f"text={text}"))
     assert config.text == text
 
 
-def test_lists_and_other_keys_are_hydra_s() -> None:
+def test_lists_and_other_keys_are_parsed_by_hydra() -> None:
     for override in ("text=[a,b]", "text=null", "trainer.max_steps=3", "~x"):
         assert quote_text_override(override) == override
 
@@ -437,19 +441,19 @@ def test_lists_and_other_keys_are_hydra_s() -> None:
         (["text=a"], "text=a: only used with mode=predict"),
     ],
 )
-def test_mistakes(overrides: list[str], message: str) -> None:
+def test_mistakes_are_one_line_errors(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         configured("ponder_tiny", *overrides)
 
 
-def test_data_that_are_not_read_are_not_checked() -> None:
+def test_unread_data_are_not_checked() -> None:
     for mode in (["mode=predict", "checkpoint=x", "text=a"], ["mode=report", "run=x"]):
         assert configured("finetune", *mode).dataset.path is None
     with pytest.raises(ConfigError, match=r"dataset.path: "):
         configured("finetune")
 
 
-def test_a_checkpoint_of_another_family(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_family_is_refused(tmp_path: Path) -> None:
     from adadepth.errors import CheckpointError
 
     small_ponder().save_pretrained(tmp_path / "model")

@@ -1,4 +1,4 @@
-"""predictions/SET.jsonl: its lines are the evaluated examples, and the run's metrics follow from them."""
+"""Files of predictions: lines are the evaluated examples, and the run's metrics follow from them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.training.predictions_support import SMALL, run
 from tests.training.questions_support import SMALL as SMALL_QUESTIONS
-from tests.training.questions_support import settings as question_settings
-from tests.unit.data.labelled_support import make_pair_rows, write_splits
+from tests.training.questions_support import list_overrides as question_settings
+from tests.unit.data.labelled_support import rows_of_pairs, write_splits
 
 
-def accuracy(rows: list[dict[str, Any]]) -> float:
+def compute_accuracy(rows: list[dict[str, Any]]) -> float:
     return float(np.mean([row["label"] == row["prediction"] for row in rows]))
 
 
@@ -36,7 +36,7 @@ def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, t
     (rows,) = sets.values()
     assert [row["id"] for row in rows] == sorted({row["id"] for row in rows})
     assert len(rows) == 24
-    assert accuracy(rows) == pytest.approx(metrics["eval/accuracy"])
+    assert compute_accuracy(rows) == pytest.approx(metrics["eval/accuracy"])
     for row in rows:
         assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)
         assert row["prediction"] == ["original", "shifted"][int(np.argmax(row["probabilities"]))]
@@ -49,10 +49,10 @@ def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, t
 @pytest.mark.parametrize("labels", [None, ""], ids=["no column", "empty labels"])
 def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
-    rows = [{**row, "label": str(row["label"])} for row in make_pair_rows(20)]
-    asked = [{key: value for key, value in row.items() if key != "label"} for row in rows[:7]]
-    asked = asked if labels is None else [{**row, "label": labels} for row in asked]
-    write_splits(data, "csv", train=rows, validation=rows[:8], test=asked)
+    rows = [{**row, "label": str(row["label"])} for row in rows_of_pairs(20)]
+    unlabelled = [{key: value for key, value in row.items() if key != "label"} for row in rows[:7]]
+    unlabelled = unlabelled if labels is None else [{**row, "label": labels} for row in unlabelled]
+    write_splits(data, "csv", train=rows, validation=rows[:8], test=unlabelled)
     directory, _, sets = run(
         tmp_path / "out", "ponder_tiny", *SMALL, "dataset=table", f"dataset.path={data}",
         "dataset.text_columns=[premise,hypothesis]", "predictions=false",
@@ -79,23 +79,23 @@ def test_a_model_keeps_the_weights_of_its_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_set_has_a_file_and_an_evaluation_under_another_rule_has_its_own_exits(tmp_path: Path) -> None:
-    given = (
+def test_every_set_has_a_file_with_the_exits_of_its_rule(tmp_path: Path) -> None:
+    overrides = (
         "dataset=parity", *SMALL, "dataset.size=12", "dataset.train_ones=[1,6]", "dataset.extrapolation_ones=[7,12]",
     )  # fmt: skip
-    directory, metrics, sets = run(tmp_path / "trained", "ponder_tiny", *given)
+    directory, metrics, sets = run(tmp_path / "trained", "ponder_tiny", *overrides)
     assert set(sets) == {"interpolation", "extrapolation"}
-    assert accuracy(sets["extrapolation"]) == pytest.approx(metrics["eval/extrapolation/accuracy"])
-    again = [override for override in given if not override.startswith(("model.", "tokenizer.", "debug"))]
+    assert compute_accuracy(sets["extrapolation"]) == pytest.approx(metrics["eval/extrapolation/accuracy"])
+    again = [override for override in overrides if not override.startswith(("model.", "tokenizer.", "debug"))]
     _, metrics, sets = run(
         tmp_path / "again", "ponder_tiny", *again, "mode=evaluate", f"checkpoint={directory}",
         "model.exit_rule=fixed:2",
     )  # fmt: skip
-    assert accuracy(sets["interpolation"]) == pytest.approx(metrics["eval/accuracy"])
+    assert compute_accuracy(sets["interpolation"]) == pytest.approx(metrics["eval/accuracy"])
 
 
 @pytest.mark.slow
-def test_a_regression_has_values(tmp_path: Path) -> None:
+def test_predictions_of_a_regression_are_values(tmp_path: Path) -> None:
     folder = tmp_path / "table"
     folder.mkdir()
     for split in ("train", "validation"):
@@ -112,7 +112,7 @@ def test_a_regression_has_values(tmp_path: Path) -> None:
     assert "probabilities" not in rows[0]
 
 
-def tagged(folder: Path) -> Path:
+def write_tagged(folder: Path) -> Path:
     folder.mkdir()
     for split, count in (("train", 12), ("validation", 9)):
         copies = [5 if number == 3 else 1 for number in range(count)]
@@ -121,10 +121,11 @@ def tagged(folder: Path) -> Path:
     return folder
 
 
-def test_a_tagger_has_lists_over_words_of_which_some_were_cut_off(tmp_path: Path) -> None:
+def test_predictions_of_a_tagger_are_lists_over_words(tmp_path: Path) -> None:
     small = [override for override in SMALL if "sequence_length" not in override]
     _, metrics, sets = run(
-        tmp_path / "out", "act_pos", "dataset=tagging_table", f"dataset.path={tagged(tmp_path / 'table')}", *small,
+        tmp_path / "out", "act_pos", "dataset=tagging_table", f"dataset.path={write_tagged(tmp_path / 'table')}",
+        *small,
         "dataset.sequence_length=16", "dataset.tag_column=tags", "dataset.metrics=[token_accuracy]",
         "tokenizer.path=null", "budget=none",
     )  # fmt: skip
@@ -140,7 +141,7 @@ def test_a_tagger_has_lists_over_words_of_which_some_were_cut_off(tmp_path: Path
 
 @pytest.mark.parametrize(("root", "metric"), [("act_squad", "eval/exact_match"), ("act_swag", "eval/accuracy")])
 @pytest.mark.slow
-def test_questions_and_choices(root: str, metric: str, tmp_path: Path) -> None:
+def test_predictions_of_questions_and_choices(root: str, metric: str, tmp_path: Path) -> None:
     overrides = question_settings(tmp_path, root, "predictions=true")
     assert set(SMALL_QUESTIONS) <= set(overrides)
     directory, metrics, sets = run(tmp_path / "out", root, *overrides)
@@ -152,7 +153,7 @@ def test_questions_and_choices(root: str, metric: str, tmp_path: Path) -> None:
         assert 100 * exact == pytest.approx(metrics[metric])
         assert all(np.isfinite(row["score"]) for row in rows)
     else:
-        assert accuracy(rows) == pytest.approx(metrics[metric])
+        assert compute_accuracy(rows) == pytest.approx(metrics[metric])
         assert all(len(row["probabilities"]) == 4 for row in rows)
     assert all(1 <= row["updates"] <= 3 for row in rows)
 
@@ -164,7 +165,7 @@ def test_ids_of_tagged_sentences_are_rows_of_the_file(tmp_path: Path) -> None:
     table = tmp_path / "table"
     table.mkdir()
     for split, count in (("train", 12), ("validation", 40)):
-        texts = ["".join(f"cat\t{'NVO'[(n >> place) % 3]}\n" for place in range(6)) for n in range(count)]
+        texts = ["".join(f"cat\t{'NVO'[(n >> position) % 3]}\n" for position in range(6)) for n in range(count)]
         (table / f"{split}.conll").write_text("\n".join(texts))
     small = [override for override in SMALL if "max_evaluation_examples" not in override]
     _, _, sets = run(
@@ -174,7 +175,7 @@ def test_ids_of_tagged_sentences_are_rows_of_the_file(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [row["id"] for row in sets["validation"]] == NINE_OF_FORTY
     for row in sets["validation"]:
-        assert row["label"] == ["NVO"[(row["id"] >> place) % 3] for place in range(6)]
+        assert row["label"] == ["NVO"[(row["id"] >> position) % 3] for position in range(6)]
 
 
 @pytest.mark.slow
@@ -211,7 +212,7 @@ def test_ids_of_puzzles_are_rows_of_the_file(tmp_path: Path) -> None:
     ("ponder_tiny", "trainer.halting_statistics=false", "predictions=true: needs trainer.halting_statistics=true"),
     ("act_tiny", "task=pretrain", "predictions=true: only used with labelled data"),
 ])  # fmt: skip
-def test_predictions_that_nobody_would_write_are_refused(root: str, override: str, message: str) -> None:
+def test_predictions_without_a_writer_are_refused(root: str, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         configured(root, "predictions=true", override)
     assert "\n" not in str(caught.value)

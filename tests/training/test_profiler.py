@@ -1,4 +1,4 @@
-"""`trainer.profiler=true` changes nothing that is learned, and writes a trace."""
+"""The profiler `trainer.profiler=true`, which changes no training and writes a trace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs_support import folder_of_run, logged
+from tests.runs_support import execute_run, read_logged
 
 SHORT = (
     "--config-name", "act_tiny", "debug=default", "trainer.max_steps=6", "trainer.eval_strategy=no",
@@ -18,9 +18,9 @@ SHORT = (
 
 @pytest.mark.slow
 def test_a_profiled_run_learns_the_same_and_leaves_a_trace(tmp_path: Path) -> None:
-    usual = folder_of_run(tmp_path / "usual", *SHORT)
-    traced = folder_of_run(tmp_path / "traced", *SHORT, "trainer.profiler=true")
-    assert logged(traced, "train/loss") == logged(usual, "train/loss")
+    usual = execute_run(tmp_path / "usual", *SHORT)
+    traced = execute_run(tmp_path / "traced", *SHORT, "trainer.profiler=true")
+    assert read_logged(traced, "train/loss") == read_logged(usual, "train/loss")
     assert (traced / "model/model.safetensors").read_bytes() == (usual / "model/model.safetensors").read_bytes()
     assert not (usual / "trace.json.gz").exists()
     events = json.loads(gzip.decompress((traced / "trace.json.gz").read_bytes()))["traceEvents"]

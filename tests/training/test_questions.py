@@ -1,4 +1,4 @@
-"""Question answering and multiple choice from the command's settings to a run's files, with ACT-ALBERT."""
+"""Question answering and multiple choice with ACT-ALBERT, from the command's settings to a run's files."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow, quick_one_in
-from tests.training.questions_support import settings, write
+from tests.training.questions_support import list_overrides, write_tables
 
 NO_DROPOUT = ("model.classifier_dropout_prob=0", "model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
 
 
 def run(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[list[Path], float]:
-    config = configured(root, *settings(tmp_path, root, f"output_dir={tmp_path}/out", *overrides, **table))
+    config = configured(root, *list_overrides(tmp_path, root, f"output_dir={tmp_path}/out", *overrides, **table))
     metric = tasks.run(config)
     return sorted((tmp_path / "out").glob("*/*")), metric
 
 
-def figures(directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def read_last_metrics(directory: Path) -> dict[str, Any]:
+    metrics: dict[str, Any] = {}
     for line in (directory / "metrics.jsonl").read_text().splitlines():
-        found |= json.loads(line)
-    return found
+        metrics |= json.loads(line)
+    return metrics
 
 
 @pytest.mark.parametrize(("root", "overrides", "classes", "auto"), [
@@ -58,7 +58,7 @@ def test_a_run_trains_reports_and_is_evaluated_again(
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/score"] == metric
     assert record["data"]["train"]["examples"] == 10
-    logged = figures(directory)
+    logged = read_last_metrics(directory)
     for name in ("eval/loss", "eval/task_loss", "eval/ponder_loss", "eval/other/score", "train/task_loss"):
         assert logged[name] >= 0, name
     halting = json.loads((directory / "halting.json").read_text())
@@ -76,8 +76,10 @@ def test_a_run_trains_reports_and_is_evaluated_again(
         assert {"eval/exact_match", "eval/f1", "eval/f1/answerable", "eval/f1/unanswerable"} <= logged.keys()
     else:
         assert logged["eval/accuracy"] == metric
-    given = settings(tmp_path, root, *overrides, *sets)
-    again = configured(root, *given, "mode=evaluate", f"checkpoint={directory}", f"output_dir={tmp_path}/again")
+    overrides_again = list_overrides(tmp_path, root, *overrides, *sets)
+    again = configured(
+        root, *overrides_again, "mode=evaluate", f"checkpoint={directory}", f"output_dir={tmp_path}/again"
+    )
     assert tasks.run(again) == pytest.approx(metric)
 
 
@@ -85,21 +87,21 @@ def test_a_run_trains_reports_and_is_evaluated_again(
 @pytest.mark.parametrize("root", ["act_squad", "act_swag"])
 def test_a_budget_holds_and_is_fitted(root: str, tmp_path: Path) -> None:
     readouts = ("model.readout_weight=0.5",) if root == "act_swag" else ()
-    held = ("model.act_penalty=0", "budget.target=2", *readouts)
-    (directory,), _ = run(tmp_path, root, *held)
-    logged = figures(directory)
+    budget = ("model.act_penalty=0", "budget.target=2", *readouts)
+    (directory,), _ = run(tmp_path, root, *budget)
+    logged = read_last_metrics(directory)
     assert logged["budget/target"] == 2
     assert 1 <= logged["budget/measured"] <= 3
     assert ("eval/readouts_loss" in logged) == bool(readouts)
-    given = settings(tmp_path, root, "budget.targets=[1.5,2.5]", f"output_dir={tmp_path}/again", *readouts)
-    tasks.run(configured(root, *given, "mode=evaluate", f"checkpoint={directory}"))
-    (found,) = (json.loads(path.read_text()) for path in (tmp_path / "again").glob("*/*/budgets.json"))
-    assert [row["target"] for row in found["rows"]] == [None, 1.5, 2.5]
-    assert all("score" in row["metrics"] for row in found["rows"])
+    overrides = list_overrides(tmp_path, root, "budget.targets=[1.5,2.5]", f"output_dir={tmp_path}/again", *readouts)
+    tasks.run(configured(root, *overrides, "mode=evaluate", f"checkpoint={directory}"))
+    (budgets,) = (json.loads(path.read_text()) for path in (tmp_path / "again").glob("*/*/budgets.json"))
+    assert [row["target"] for row in budgets["rows"]] == [None, 1.5, 2.5]
+    assert all("score" in row["metrics"] for row in budgets["rows"])
 
 
-def test_no_question_is_both_fitted_and_measured_on(tmp_path: Path) -> None:
-    trainer, _ = trainer_of(tmp_path, "act_squad")
+def test_no_question_is_in_both_halves_of_a_budget(tmp_path: Path) -> None:
+    trainer, _ = build_trainer(tmp_path, "act_squad")
     examples: Any = trainer.evaluation_sets["validation"]
     fitting, reporting = split_into_halves(examples)
     fitted, measured = ({int(examples.owners[number]) for number in half.indices} for half in (fitting, reporting))
@@ -110,9 +112,9 @@ def test_no_question_is_both_fitted_and_measured_on(tmp_path: Path) -> None:
     assert set(evaluation.report().predictions) == {examples.text(question).id for question in measured}
 
 
-def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[DepthTrainer, ExperimentConfig]:
-    """A trainer as the task assembles it, without the run's folder."""
-    config = configured(root, *settings(tmp_path, root, *overrides, **table))
+def build_trainer(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[DepthTrainer, ExperimentConfig]:
+    """Build a trainer as the task does, without the run's folder."""
+    config = configured(root, *list_overrides(tmp_path, root, *overrides, **table))
     args = training_arguments(config, tmp_path / "trainer")
     torch.manual_seed(0)
     data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
@@ -124,7 +126,7 @@ def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tupl
 
 @pytest.mark.parametrize("root", quick_one_in(2, ["act_swag", "act_squad"]))
 def test_evaluation_does_not_depend_on_its_batch_size(root: str, tmp_path: Path) -> None:
-    trainer, _ = trainer_of(tmp_path, root)
+    trainer, _ = build_trainer(tmp_path, root)
     small = trainer.evaluate()
     histogram = trainer.last_reports["validation"].statistics["classes"]
     trainer.args.per_device_eval_batch_size = 7
@@ -137,8 +139,8 @@ def test_evaluation_does_not_depend_on_its_batch_size(root: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("threshold", mostly_slow([-100.0, 0.0, 100.0], lambda threshold: threshold == 0.0))
-def test_answers_are_those_of_a_plain_loop_over_all_windows(threshold: float, tmp_path: Path) -> None:
-    trainer, config = trainer_of(
+def test_answers_equal_a_plain_loop_over_all_windows(threshold: float, tmp_path: Path) -> None:
+    trainer, config = build_trainer(
         tmp_path, "act_squad", "dataset=squad_v2", "trainer=albert_squad_v2",
         f"dataset.null_score_threshold={threshold}", "model.initializer_range=0.3", "dataset.n_best=64",
         unanswerable=True,
@@ -174,20 +176,20 @@ def test_answers_are_those_of_a_plain_loop_over_all_windows(threshold: float, tm
 
 
 def test_windows_of_several_processes_are_joined_in_any_order() -> None:
-    found = [
+    predictions = [
         AnswerPrediction(1.0, 5, 6, 3.0, 8, 4),
         AnswerPrediction(2.0, 9, 9, 4.0, 3, 2),
         AnswerPrediction(2.0, 3, 4, 2.5, 1, 1),
     ]
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
-        first, second, third = (found[number] for number in order)
+        first, second, third = (predictions[number] for number in order)
         assert first.merge(second).merge(third) == AnswerPrediction(2.0, 3, 4, 2.5, 12, 7)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("root", "name"), [("act_squad", "eval/f1"), ("act_swag", "eval/accuracy")])
 def test_a_small_table_is_learned(root: str, name: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / "table", root, train=24, validation=24)
+    folder = write_tables(tmp_path / "table", root, train=24, validation=24)
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     for row in rows:  # what can be learned in seconds: the right answer is the same everywhere
         if root == "act_squad":

@@ -1,4 +1,4 @@
-"""A resumed run is the run that was never stopped, bit for bit."""
+"""Resumed runs, which equal runs that were never stopped, bit for bit."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ from adadepth.runs.checkpoints import (
 from adadepth.training.callbacks import EarlyStoppingCallback
 from adadepth.training.depth_budget import TrainingBudget
 from tests.marks_support import mostly_slow, quick_one_in
-from tests.training.support import extension, losses, parameters, tiny_trainer
+from tests.training.support import build_tiny_trainer, clone_parameters, collect_losses, find_extension
 
 STEPS = 12
 
@@ -43,41 +43,43 @@ def test_resume_is_bit_exact_mid_epoch_and_at_its_end(tmp_path, workers, accumul
         # Dropout draws from the global generators, so their state must come back too.
         "model.hidden_dropout_prob=0.1",
     )
-    whole = tiny_trainer(tmp_path, *overrides)
+    whole = build_tiny_trainer(tmp_path, *overrides)
     whole.train()
     steps_per_epoch = len(whole.get_train_dataloader()) // accumulation
     boundary, middle = steps_per_epoch, steps_per_epoch + 1
     assert middle < STEPS, f"an epoch has {steps_per_epoch} updates: too long for this test"
     for step in (boundary, middle):
-        resumed = tiny_trainer(tmp_path / f"resumed-{step}", *overrides)
+        resumed = build_tiny_trainer(tmp_path / f"resumed-{step}", *overrides)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
-        for name, value in parameters(whole).items():
-            assert torch.equal(value, parameters(resumed)[name]), f"{name} after resuming at step {step}"
-        assert losses(whole) == losses(resumed)
-        assert _equal(whole.optimizer.state_dict()["state"], resumed.optimizer.state_dict()["state"])
+        for name, value in clone_parameters(whole).items():
+            assert torch.equal(value, clone_parameters(resumed)[name]), f"{name} after resuming at step {step}"
+        assert collect_losses(whole) == collect_losses(resumed)
+        assert _are_equal(whole.optimizer.state_dict()["state"], resumed.optimizer.state_dict()["state"])
         assert whole.lr_scheduler.state_dict()["last_epoch"] == resumed.lr_scheduler.state_dict()["last_epoch"]
 
 
 @pytest.mark.slow
-def test_muon_goes_on_bit_for_bit(tmp_path):
+def test_muon_resumes_bit_for_bit(tmp_path):
     overrides = (
         "trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
         "trainer.per_device_train_batch_size=4", "trainer.optimizer=muon", "trainer.muon_learning_rate=0.01",
     )  # fmt: skip
-    whole, resumed = tiny_trainer(tmp_path, *overrides), tiny_trainer(tmp_path / "resumed", *overrides)
+    whole, resumed = build_tiny_trainer(tmp_path, *overrides), build_tiny_trainer(tmp_path / "resumed", *overrides)
     whole.train()
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    for name, value in parameters(whole).items():
-        assert torch.equal(value, parameters(resumed)[name]), name
-    assert losses(whole) == losses(resumed)
-    assert _equal(whole.optimizer.state_dict()["state"], resumed.optimizer.state_dict()["state"])
+    for name, value in clone_parameters(whole).items():
+        assert torch.equal(value, clone_parameters(resumed)[name]), name
+    assert collect_losses(whole) == collect_losses(resumed)
+    assert _are_equal(whole.optimizer.state_dict()["state"], resumed.optimizer.state_dict()["state"])
 
 
 @pytest.mark.parametrize(
     ("optimizer", "recorded"), mostly_slow([("adamw", True), ("adamw", False), ("lamb", True)], lambda case: case[1])
 )
-def test_a_checkpoint_of_parameters_frozen_since_goes_on_bit_for_bit(tmp_path, monkeypatch, optimizer, recorded):
-    """Earlier versions gave the optimizer the halting unit of a fixed depth, which no loss reads."""
+def test_a_checkpoint_with_since_frozen_parameters_resumes_bit_for_bit(tmp_path, monkeypatch, optimizer, recorded):
+    """Check a checkpoint of earlier versions, which gave the optimizer the halting unit of a fixed depth, read by no
+    loss.
+    """
     overrides = (
         "trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
         "trainer.per_device_train_batch_size=4", "model.fixed_depth=2", "model.act_penalty=0",
@@ -85,7 +87,7 @@ def test_a_checkpoint_of_parameters_frozen_since_goes_on_bit_for_bit(tmp_path, m
     )  # fmt: skip
     with monkeypatch.context() as earlier:
         earlier.setattr(AlbertActPreTrainedModel, "freeze_untrained", lambda model: None)
-        whole = tiny_trainer(tmp_path, *overrides)
+        whole = build_tiny_trainer(tmp_path, *overrides)
         whole.train()
     checkpoint = tmp_path / "checkpoint-2"
     stored = torch.load(checkpoint / "optimizer.pt", weights_only=True)
@@ -93,16 +95,16 @@ def test_a_checkpoint_of_parameters_frozen_since_goes_on_bit_for_bit(tmp_path, m
         progress = checkpoint / "progress_0.json"
         values = json.loads(progress.read_text())
         progress.write_text(json.dumps({key: value for key, value in values.items() if key != "stateless"}))
-    resumed = tiny_trainer(tmp_path / "resumed", *overrides)
+    resumed = build_tiny_trainer(tmp_path / "resumed", *overrides)
     resumed.train(resume_from_checkpoint=str(checkpoint))
     groups = [state["param_groups"] for state in (stored, resumed.optimizer.state_dict())]
     before, now = (sum(len(group["params"]) for group in state) for state in groups)
     assert before == now + 2  # the matrix and the bias of the halting unit
-    for name, value in parameters(whole).items():
-        assert torch.equal(value, parameters(resumed)[name]), name
-    assert losses(whole) == losses(resumed)
+    for name, value in clone_parameters(whole).items():
+        assert torch.equal(value, clone_parameters(resumed)[name]), name
+    assert collect_losses(whole) == collect_losses(resumed)
     moments = [trainer.optimizer.state_dict()["state"].values() for trainer in (whole, resumed)]
-    assert _equal(*(dict(enumerate(values)) for values in moments))
+    assert _are_equal(*(dict(enumerate(values)) for values in moments))
 
 
 HELD = (
@@ -122,74 +124,74 @@ HELD = (
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory):
-    """A whole run under a budget, and the folder of its checkpoints."""
+def budget_run(tmp_path_factory):
+    """Train a whole run under a budget, and return it with the folder of its checkpoints."""
     folder = tmp_path_factory.mktemp("held")
-    trainer = tiny_trainer(folder, *HELD)
+    trainer = build_tiny_trainer(folder, *HELD)
     trainer.train()
     return trainer, folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", quick_one_in(3, [3, 6, 9]), ids=["grows", "falls", "stays"])
-def test_a_budget_goes_on_bit_for_bit(tmp_path, at, held):
-    """Killed while depth grows, in the ramp and after it: weights, price and depth are those of the whole run."""
-    whole, folder = held
-    resumed = tiny_trainer(tmp_path, *HELD)
+def test_a_budget_resumes_bit_for_bit(tmp_path, at, budget_run):
+    """Check a resume before, in and after the ramp: weights, multiplier and depth are those of the whole run."""
+    whole, folder = budget_run
+    resumed = build_tiny_trainer(tmp_path, *HELD)
     resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{at}"))
-    for name, value in parameters(whole).items():
-        assert torch.equal(value, parameters(resumed)[name]), name
+    for name, value in clone_parameters(whole).items():
+        assert torch.equal(value, clone_parameters(resumed)[name]), name
     assert (
-        extension(whole, TrainingBudget).controller.state_dict()
-        == extension(resumed, TrainingBudget).controller.state_dict()
+        find_extension(whole, TrainingBudget).controller.state_dict()
+        == find_extension(resumed, TrainingBudget).controller.state_dict()
     )
 
-    def logged(trainer):
+    def list_logged(trainer):
         return [
             {name: value for name, value in entry.items() if name.startswith("budget") or name in ("step", "loss")}
             for entry in trainer.state.log_history
             if entry["step"] > at and "loss" in entry
         ]
 
-    assert logged(whole) == logged(resumed)
-    assert {"budget/target", "budget/measured", "budget/multiplier", "budget_loss"} <= logged(whole)[0].keys()
+    assert list_logged(whole) == list_logged(resumed)
+    assert {"budget/target", "budget/measured", "budget/multiplier", "budget_loss"} <= list_logged(whole)[0].keys()
 
 
 @pytest.mark.slow
 def test_a_resume_moves_the_halting_bias_once_a_step(tmp_path):
-    """The bias of a saturated halting unit moves before every step but the first; a finished run leaves it alone."""
+    """Check a saturated halting unit: its bias moves before every step but the first, and not in a finished run."""
     saturated = (
         *HELD, "trainer.max_steps=3", "trainer.save_steps=1", "budget.grow=0", "budget.hold=0", "budget.ramp=0",
         "model.halt_bias_init=-20",
     )  # fmt: skip
-    whole = tiny_trainer(tmp_path, *saturated)
+    whole = build_tiny_trainer(tmp_path, *saturated)
     whole.train()
     bias = float(whole.model.halting_bias.detach())
     shift = (whole.model.max_updates - 2) / whole.model.max_updates
     assert bias == pytest.approx(-20 + 2 * shift, abs=1e-3)
     for at in (2, 3):
-        resumed = tiny_trainer(tmp_path / f"from-{at}", *saturated)
+        resumed = build_tiny_trainer(tmp_path / f"from-{at}", *saturated)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
-        for name, value in parameters(whole).items():
-            assert torch.equal(value, parameters(resumed)[name]), f"{name} after resuming at step {at}"
+        for name, value in clone_parameters(whole).items():
+            assert torch.equal(value, clone_parameters(resumed)[name]), f"{name} after resuming at step {at}"
 
 
-def _equal(left, right):
+def _are_equal(first, second):
     return (
         all(
-            torch.equal(torch.as_tensor(left[key][name]), torch.as_tensor(right[key][name]))
-            for key in left
-            for name in left[key]
+            torch.equal(torch.as_tensor(first[key][name]), torch.as_tensor(second[key][name]))
+            for key in first
+            for name in first[key]
         )
-        and left.keys() == right.keys()
+        and first.keys() == second.keys()
     )
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    """A run with a rate that stays, and the folder of its checkpoints, of which there is one an update."""
+def finished_run(tmp_path_factory):
+    """Train a run with a constant rate, and return it with the folder of its checkpoints, one per update."""
     folder = tmp_path_factory.mktemp("ended")
-    trainer = tiny_trainer(folder, *UNEVEN, "trainer.save_steps=1")
+    trainer = build_tiny_trainer(folder, *UNEVEN, "trainer.save_steps=1")
     trainer.train()
     return trainer, folder
 
@@ -201,38 +203,38 @@ UNEVEN = (
 
 
 @pytest.mark.parametrize("at", quick_one_in(3, [2, 5, 7]))
-def test_from_every_moment_to_the_same_end(tmp_path, ended, at):
-    """Between two lines of the log, and after the last update, which is in the middle of an epoch."""
-    whole, folder = ended
+def test_a_resume_from_any_checkpoint_has_the_same_end(tmp_path, finished_run, at):
+    """Check a resume between two lines of the log, and after the last update, which is in the middle of an epoch."""
+    whole, folder = finished_run
     assert whole.state.epoch % 1
-    resumed = tiny_trainer(tmp_path, *UNEVEN, "trainer.save_steps=1")
+    resumed = build_tiny_trainer(tmp_path, *UNEVEN, "trainer.save_steps=1")
     resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{at}"))
     assert resumed.state.global_step == 7
-    for name, value in parameters(whole).items():
-        assert torch.equal(value, parameters(resumed)[name]), name
+    for name, value in clone_parameters(whole).items():
+        assert torch.equal(value, clone_parameters(resumed)[name]), name
 
-    def logged(trainer):
+    def list_logged(trainer):
         lines = [line for line in trainer.state.log_history if "loss" in line]
         return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
 
-    assert logged(whole) == logged(resumed), "the first line after a resume is over as many updates"
+    assert list_logged(whole) == list_logged(resumed), "the first line after a resume is over as many updates"
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in range(at + 1, 8)]
 
 
-def test_it_logs_as_often_as_it_is_told_now(tmp_path, ended, caplog):
-    """And transformers does not say that it was otherwise."""
-    _, folder = ended
-    resumed = tiny_trainer(tmp_path, *UNEVEN, "trainer.save_steps=2", "trainer.logging_steps=1")
-    with caplog.at_level("WARNING"), _heard("transformers"):
+def test_a_resume_logs_as_often_as_its_settings_say(tmp_path, finished_run, caplog):
+    """Check also that transformers does not report the difference."""
+    _, folder = finished_run
+    resumed = build_tiny_trainer(tmp_path, *UNEVEN, "trainer.save_steps=2", "trainer.logging_steps=1")
+    with caplog.at_level("WARNING"), _propagate_log("transformers"):
         resumed.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
-    assert sorted(losses(resumed)) == [3, 4, 5, 6, 7]
+    assert sorted(collect_losses(resumed)) == [3, 4, 5, 6, 7]
     assert resumed.state.save_steps == 2
     assert "do not match" not in caplog.text
 
 
 @contextmanager
-def _heard(library):
-    """Let a library's log reach those above it."""
+def _propagate_log(library):
+    """Let a library's log propagate to its parents."""
     logger = logging.getLogger(library)
     usual, logger.propagate = logger.propagate, True
     try:
@@ -241,26 +243,26 @@ def _heard(library):
         logger.propagate = usual
 
 
-def test_early_stopping_goes_on_counting(tmp_path):
-    """With a rate that moves nothing, the third evaluation is the last, however often the run was resumed."""
-    given = (
+def test_early_stopping_keeps_its_count_over_resumes(tmp_path):
+    """Check with a rate that moves nothing: the third evaluation is the last, however often the run was resumed."""
+    overrides = (
         "trainer.max_steps=9", "trainer.eval_strategy=steps", "trainer.eval_steps=1", "trainer.save_strategy=steps",
         "trainer.save_steps=1", "trainer.save_total_limit=null", "trainer.load_best_model_at_end=true",
         "trainer.learning_rate=1e-12",
     )  # fmt: skip
 
-    def trained(folder, resume=None):
-        trainer = tiny_trainer(folder, *given)
+    def train(folder, resume=None):
+        trainer = build_tiny_trainer(folder, *overrides)
         trainer.add_callback(EarlyStoppingCallback(2))
         trainer.train(resume_from_checkpoint=resume)
         return trainer.state.global_step
 
-    assert trained(tmp_path) == 3
-    assert trained(tmp_path, str(tmp_path / "checkpoint-2")) == 3
-    assert trained(tmp_path, str(tmp_path / "checkpoint-3")) == 3
+    assert train(tmp_path) == 3
+    assert train(tmp_path, str(tmp_path / "checkpoint-2")) == 3
+    assert train(tmp_path, str(tmp_path / "checkpoint-3")) == 3
 
 
-def damaged(folder, name, how):
+def damage(folder, name, how):
     path = folder / name
     if how == "missing":
         path.unlink()
@@ -276,26 +278,26 @@ def damaged(folder, name, how):
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
-def test_a_damaged_checkpoint_is_passed_over_and_the_part_is_named(tmp_path, ended, name, how):
-    _, folder = ended
+def test_a_damaged_checkpoint_is_skipped_and_its_part_named(tmp_path, finished_run, name, how):
+    _, folder = finished_run
     for step in (5, 7):
         shutil.copytree(folder / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
-    for own in ("checkpoint-best", "checkpoint-60.bak"):
-        (tmp_path / own).mkdir()
+    for name_of_folder in ("checkpoint-best", "checkpoint-60.bak"):
+        (tmp_path / name_of_folder).mkdir()
     assert [path.name for path in list_complete_checkpoints(tmp_path)] == ["checkpoint-5", "checkpoint-7"]
-    damaged(tmp_path / "checkpoint-7", name, how)
+    damage(tmp_path / "checkpoint-7", name, how)
     assert [path.name for path in list_complete_checkpoints(tmp_path)] == ["checkpoint-5"]
     assert name in find_checkpoint_error(tmp_path / "checkpoint-7")
 
 
-def test_one_without_a_manifest_is_of_an_older_version(tmp_path, ended):
-    _, folder = ended
+def test_a_checkpoint_without_a_manifest_is_checked_as_an_older_one(tmp_path, finished_run):
+    _, folder = finished_run
     checkpoint = tmp_path / "checkpoint-7"
     shutil.copytree(folder / "checkpoint-7", checkpoint)
     for newer in ("manifest.json", "progress_0.json"):
         (checkpoint / newer).unlink()
     assert find_checkpoint_error(checkpoint) is None
-    tiny_trainer(tmp_path, *UNEVEN).train(resume_from_checkpoint=str(checkpoint))
+    build_tiny_trainer(tmp_path, *UNEVEN).train(resume_from_checkpoint=str(checkpoint))
     state = checkpoint / "trainer_state.json"
     whole = state.read_text()
     state.write_text(json.dumps(json.loads(whole) | {"unknown": 1}))
@@ -305,43 +307,43 @@ def test_one_without_a_manifest_is_of_an_older_version(tmp_path, ended):
     state.write_text(whole)
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors", "trainer_state.json"):
         part = (checkpoint / name).rename(tmp_path / name)
-        said = "it is incomplete" if name == "trainer_state.json" else f"its {name} is missing"
-        assert find_checkpoint_error(checkpoint) == said
+        fault = "it is incomplete" if name == "trainer_state.json" else f"its {name} is missing"
+        assert find_checkpoint_error(checkpoint) == fault
         part.rename(checkpoint / name)
 
 
-def test_a_weight_that_is_missing_or_of_another_shape_is_one_line(tmp_path, ended):
-    """In a checkpoint without a manifest, which says nothing of its files."""
-    _, folder = ended
+def test_a_missing_or_misshapen_weight_is_a_one_line_error(tmp_path, finished_run):
+    """Check a checkpoint without a manifest."""
+    _, folder = finished_run
     checkpoint = tmp_path / "checkpoint-7"
     shutil.copytree(folder / "checkpoint-7", checkpoint)
     weights = load_file(checkpoint / "model.safetensors")
     name = next(name for name in weights if name.endswith("word_embeddings.weight"))
     for changed in ({name: weights[name][:-1].contiguous()}, {}):
-        others = {other: weight for other, weight in weights.items() if other != name}
-        save_file(others | changed, checkpoint / "model.safetensors", {"format": "pt"})
+        remaining = {other: weight for other, weight in weights.items() if other != name}
+        save_file(remaining | changed, checkpoint / "model.safetensors", {"format": "pt"})
         with pytest.raises(CheckpointError, match=r"checkpoint-7: the weights cannot be read: .+") as caught:
-            tiny_trainer(tmp_path, *UNEVEN).train(resume_from_checkpoint=str(checkpoint))
+            build_tiny_trainer(tmp_path, *UNEVEN).train(resume_from_checkpoint=str(checkpoint))
         assert "\n" not in str(caught.value)
 
 
-def test_what_a_kill_left_is_removed_and_nothing_else(tmp_path, ended):
-    _, folder = ended
+def test_only_remains_of_a_kill_are_removed(tmp_path, finished_run):
+    _, folder = finished_run
     for step in (5, 7):
         shutil.copytree(folder / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
     begin_checkpoint(tmp_path / "checkpoint-8")
     (tmp_path / "checkpoint-8" / "optimizer.pt").write_bytes(b"half")
-    damaged(tmp_path / "checkpoint-7", "optimizer.pt", "cut")
+    damage(tmp_path / "checkpoint-7", "optimizer.pt", "cut")
     (tmp_path / "checkpoint-60.bak").mkdir()
     remove_incomplete(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-5", "checkpoint-60.bak", "checkpoint-7"]
 
 
 @pytest.mark.parametrize(
-    ("limit", "best", "left"),
+    ("limit", "best", "expected"),
     [(1, 2, [2, 7]), (1, None, [7]), (2, 2, [2, 7]), (2, None, [6, 7]), (3, 2, [2, 5, 7]), (None, None, [2, 5, 6, 7])],
 )
-def test_the_limit_keeps_the_newest_and_the_best(tmp_path, limit, best, left):
+def test_the_limit_keeps_the_newest_and_the_best(tmp_path, limit, best, expected):
     for step in (2, 5, 6, 7):
         (tmp_path / f"checkpoint-{step}").mkdir()
     (tmp_path / "checkpoint-1.bak").mkdir()
@@ -349,15 +351,15 @@ def test_the_limit_keeps_the_newest_and_the_best(tmp_path, limit, best, left):
     if limit == 3:
         (tmp_path / "checkpoint-6").rmdir()
     rotate(tmp_path, limit, keep)
-    assert [get_checkpoint_step(path) for path in checkpoints(tmp_path)] == left
+    assert [get_checkpoint_step(path) for path in checkpoints(tmp_path)] == expected
     assert (tmp_path / "checkpoint-1.bak").is_dir()
 
 
 def test_two_runs_of_one_seed_are_equal_and_other_seeds_differ(tmp_path):
     runs = []
     for number, seed in enumerate((0, 0, 1)):
-        trainer = tiny_trainer(tmp_path / str(number), "trainer.max_steps=2", f"seed={seed}")
+        trainer = build_tiny_trainer(tmp_path / str(number), "trainer.max_steps=2", f"seed={seed}")
         trainer.train()
-        runs.append(parameters(trainer))
+        runs.append(clone_parameters(trainer))
     assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
     assert not all(torch.equal(runs[0][name], runs[2][name]) for name in runs[0])

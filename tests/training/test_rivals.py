@@ -1,4 +1,4 @@
-"""Trained matched baselines: every family has networks of fixed depth, for every depth next to the compute of a run."""
+"""Trained matched baselines: every family has networks of fixed depth for every depth next to the compute of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from adadepth.tasks.rivals import build_rival_config, choose_next_depth
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow
-from tests.training.support import lines
+from tests.training.support import read_log
 
 SHORT = (
     "debug=default", "trainer.disable_tqdm=true", "trainer.max_steps=2", "trainer.logging_steps=1",
@@ -84,12 +84,12 @@ CASES = {
 
 
 def run(case: Case, folder: Path, *overrides: str) -> None:
-    root, *others = case.overrides
-    tasks.run(configured(root, *SHORT, *others, f"output_dir={folder}", *overrides))
+    root, *overrides_of_case = case.overrides
+    tasks.run(configured(root, *SHORT, *overrides_of_case, f"output_dir={folder}", *overrides))
 
 
 def set_share(directory: Path, share: float) -> tuple[int, float]:
-    """Pretend that a run has a share of its depth and compute at most; return these two."""
+    """Record a share of depth and compute for a run, and return the two."""
     halting: dict[str, Any] = json.loads((directory / "halting.json").read_text())
     most, full = halting["max_depth"], halting["cost"]["full_macs"]
     halting["classes"]["all"] |= {"mean": share * most, "std": 0.5}
@@ -106,7 +106,7 @@ def read_rows(directory: Path) -> list[dict[str, Any]]:
 def load_model(directory: Path) -> Any:
     config = read_config("checkpoint", str(directory / "model"))
     heads = families()[config.model_type].heads.values()
-    (head,) = [found for importer in heads if (found := importer()).__name__ == config.architectures[0]]
+    (head,) = [model_class for importer in heads if (model_class := importer()).__name__ == config.architectures[0]]
     return head.from_pretrained(directory / "model").eval()
 
 
@@ -152,13 +152,13 @@ def test_both_neighbours_of_the_compute_are_trained_at_their_depth(name: str, tm
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_network_of_fixed_depth_passes_all_checks(name: str, depth: int, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"seed": 5}))
-    root, *others = CASES[name].overrides
-    rival = build_rival_config(configured(root, *SHORT, *others), read_run(tmp_path), depth)
+    root, *overrides = CASES[name].overrides
+    rival = build_rival_config(configured(root, *SHORT, *overrides), read_run(tmp_path), depth)
     validate(rival)
     assert (rival.seed, rival.budget.target) == (5, None)
 
 
-def test_every_family_is_tried() -> None:
+def test_every_family_has_a_case() -> None:
     tried = {configured(*case.overrides).model.name for case in CASES.values()}
     assert tried == {name for name, spec in families().items() if callable(spec.fixed_depth)}
 
@@ -214,7 +214,7 @@ def test_every_seed_of_a_summary_has_its_baselines(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_stopped_baselines_end_as_those_that_were_left_alone(
+def test_interrupted_baselines_end_as_uninterrupted_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, saves = CASES["multi_exit_albert"], ("trainer.save_strategy=steps", "trainer.save_steps=1")
@@ -236,8 +236,8 @@ def test_stopped_baselines_end_as_those_that_were_left_alone(
         run(case, tmp_path / "cut", f"rival_of={directory}", *saves)
     monkeypatch.undo()
     assert not (directory / "rivals.json").exists()
-    said = capsys.readouterr().out
-    (resume,) = set(re.findall(r" resume=(\S+)", said))
+    printed = capsys.readouterr().out
+    (resume,) = set(re.findall(r" resume=(\S+)", printed))
     assert Path(resume).parent.parent == tmp_path / "cut"
     tasks.run(configured(case.overrides[0], f"resume={resume}"))
     resumed = read_rows(directory)
@@ -246,14 +246,14 @@ def test_stopped_baselines_end_as_those_that_were_left_alone(
         unmeasured = ("runtime", "per_second")
         for name, value in expected["metrics"].items():
             assert name.endswith(unmeasured) or row["metrics"][name] == value
-        assert lines(Path(row["run"])) == lines(Path(expected["run"]))
+        assert read_log(Path(row["run"])) == read_log(Path(expected["run"]))
     with pytest.raises(CheckpointError, match=r"its matched baselines are finished$"):
         configured(case.overrides[0], f"resume={resume}")
 
 
 @pytest.mark.slow
 def test_a_baseline_can_be_resumed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As runs of versions that trained a single one."""
+    """Check the resume of a single baseline, as runs of versions that trained only one."""
     case, saves = CASES["multi_exit_albert"], ("trainer.save_strategy=steps", "trainer.save_steps=1")
     run(case, tmp_path, *saves)
     (directory,) = tmp_path.glob("*/*")
@@ -279,7 +279,7 @@ def test_a_baseline_can_be_resumed_alone(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     run(CASES["multi_exit_albert"], folder)
     (directory,) = folder.glob("*/*")
@@ -294,24 +294,24 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ({}, ("seeds=3",), r"seeds=3: rival_of=\S+ has 1; leave it out$"),
     ({"status": "interrupted"}, (), r"\S+ is not a finished run with measured compute$"),
 ])  # fmt: skip
-def test_other_runs_are_refused_in_one_line(
-    trained: Path, tmp_path: Path, changes: dict[str, Any], overrides: tuple[str, ...], message: str
+def test_unsuitable_runs_are_one_line_errors(
+    trained_run: Path, tmp_path: Path, changes: dict[str, Any], overrides: tuple[str, ...], message: str
 ) -> None:
-    record = json.loads((trained / "run.json").read_text())
-    (trained / "run.json").write_text(json.dumps(record | changes))
+    record = json.loads((trained_run / "run.json").read_text())
+    (trained_run / "run.json").write_text(json.dumps(record | changes))
     try:
         with pytest.raises((CheckpointError, ConfigError), match=message) as error:
-            run(CASES["multi_exit_albert"], tmp_path, f"rival_of={trained}", *overrides)
+            run(CASES["multi_exit_albert"], tmp_path, f"rival_of={trained_run}", *overrides)
     finally:
-        (trained / "run.json").write_text(json.dumps(record))
+        (trained_run / "run.json").write_text(json.dumps(record))
     assert len(str(error.value).splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_run_is_named_with_the_nearest_one(trained: Path) -> None:
-    typo, nearest = str(trained)[:-1], re.escape(str(trained))
+def test_a_missing_run_is_named_with_the_nearest_one(trained_run: Path) -> None:
+    typo, nearest = str(trained_run)[:-1], re.escape(str(trained_run))
     with pytest.raises(CheckpointError, match=rf"not a run directory .*did you mean '{nearest}'") as error:
-        run(CASES["multi_exit_albert"], trained.parents[1], f"rival_of={typo}")
+        run(CASES["multi_exit_albert"], trained_run.parents[1], f"rival_of={typo}")
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -331,7 +331,7 @@ def test_networks_without_a_fixed_depth_say_why(overrides: tuple[str, ...], mess
     assert message in line
 
 
-def test_a_trained_halting_head_would_halt(trained: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_trained_halting_head_is_refused(trained_run: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "ponder_albert"}))
     settings = dataclasses.replace(configured("ponder_tiny").model, pretrained=str(tmp_path))
     fixed_depth = family("ponder_albert").fixed_depth
@@ -340,7 +340,7 @@ def test_a_trained_halting_head_would_halt(trained: Path, tmp_path: Path) -> Non
         fixed_depth(settings, 2)
 
 
-def test_without_an_exit_rule_there_is_nothing_to_match(tmp_path: Path) -> None:
+def test_a_run_without_an_exit_rule_has_no_baseline(tmp_path: Path) -> None:
     case = Case(("act_hops", "model=looped_mini", "budget=none"), "", lambda depth: depth)
     run(case, tmp_path)
     (directory,) = tmp_path.glob("*/*")

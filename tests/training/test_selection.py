@@ -1,4 +1,4 @@
-"""The best model of a run: by the metric's own direction, and where it is undefined for some evaluations."""
+"""The best model of a run: by the metric's own direction, and where the metric is undefined in some evaluations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.training.finetune_support import SMALL, run
 TEXT = "the cat sat on a mat and then it slept for some hours in the warm sun"
 
 
-def settings(tmp_path: Path, *overrides: str) -> tuple[str, ...]:
+def list_overrides(tmp_path: Path, *overrides: str) -> tuple[str, ...]:
     folder = tmp_path / "table"
     folder.mkdir()
     for split, count in (("train", 9), ("validation", 7)):
@@ -38,10 +38,12 @@ def settings(tmp_path: Path, *overrides: str) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_a_loss_that_selects_keeps_the_model_with_the_lowest(tmp_path: Path) -> None:
-    """huggingface/transformers#31142: the worst model was kept where a loss selects among settings for a score."""
-    given = settings(tmp_path, "trainer.metric_for_best_model=eval_loss", "trainer.learning_rate=0.01")
-    (directory,), _ = run(tmp_path, "ponder_sst2", *given)
+def test_selection_by_loss_keeps_the_lowest_loss(tmp_path: Path) -> None:
+    """Check for huggingface/transformers#31142: the worst model was kept where a loss selects among settings for a
+    score.
+    """
+    overrides = list_overrides(tmp_path, "trainer.metric_for_best_model=eval_loss", "trainer.learning_rate=0.01")
+    (directory,), _ = run(tmp_path, "ponder_sst2", *overrides)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     losses = {line["step"]: line["eval/loss"] for line in lines if "eval/loss" in line}
     assert losses[1] > losses[4]
@@ -50,14 +52,16 @@ def test_a_loss_that_selects_keeps_the_model_with_the_lowest(tmp_path: Path) -> 
 
 
 def test_an_undefined_metric_is_no_improvement_and_no_crash(tmp_path: Path) -> None:
-    """huggingface/transformers#11555: the correlation of constants; here one evaluated value, which never varies."""
-    given = settings(
+    """Check for huggingface/transformers#11555, the correlation of constants: here one evaluated value, which never
+    varies.
+    """
+    overrides = list_overrides(
         tmp_path, "dataset.problem=regression", "dataset.metrics=[pearson]", "dataset.labels=null",
         "trainer.metric_for_best_model=eval_pearson", "dataset.max_evaluation_examples=1", "optimise=eval/pearson",
         "trainer.early_stopping_patience=2", "trainer.max_steps=8",
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"^optimise=eval/pearson: undefined in this run: .*constant"):
-        run(tmp_path, "ponder_sst2", *given)
+        run(tmp_path, "ponder_sst2", *overrides)
     (directory,) = (tmp_path / "out").glob("*/*")
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines if "eval/loss" in line} == {1, 2, 3}, "two evaluations after the first"
@@ -65,7 +69,7 @@ def test_an_undefined_metric_is_no_improvement_and_no_crash(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("deferred", [False, True])
 def test_the_best_evaluation_is_one_with_a_checkpoint(deferred: bool) -> None:
-    """With save_steps=2 and eval_steps=1, the lowest loss at step 3 has no weights that could be loaded."""
+    """Check save_steps=2 with eval_steps=1, where the lowest loss at step 3 has no weights to load."""
     stop = StopCallback()
     trainer: Any = object.__new__(CheckpointingTrainer)
     trainer.extensions, trainer.callback_handler = [], SimpleNamespace(callbacks=[stop])

@@ -1,6 +1,6 @@
 """Every shipped pretraining configuration trains: two steps at the debug width, evaluation, saving, report.
 
-Those of fine-tuning are in test_finetune.py.
+Tests of fine-tuning configurations are in test_finetune.py.
 """
 
 import json
@@ -10,7 +10,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 
 from adadepth import tasks
 from adadepth.cli.checks.measures import may_be_logged
-from tests.configs.support import NEEDS, OPTIONS, configured, home
+from tests.configs.support import NEEDS, OPTIONS, choose_root, configured
 from tests.marks_support import mostly_slow
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
@@ -19,7 +19,7 @@ ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tokenizer", "albert")}
 # Options that make several runs; they are tested under tests/cli.
 SWEEPS = {("sweep", "penalty"), ("sweep", "optuna_penalty")}
-OURS = [option for option in OPTIONS if home(*option) == "act_tiny" and option[0] != "debug"]
+OURS = [option for option in OPTIONS if choose_root(*option) == "act_tiny" and option[0] != "debug"]
 TRIED = [option for option in OURS if option not in ONLINE | SWEEPS]
 
 
@@ -30,8 +30,8 @@ def run(tmp_path, root, *overrides):
     return directory, metric
 
 
-def wikitext2(tmp_path):
-    """A folder called and filled as WikiText-2's is, with other text."""
+def write_wikitext2(tmp_path):
+    """Write a folder named and laid out as WikiText-2, with other text, and return overrides that read it."""
     folder = tmp_path / "wikitext-2"
     folder.mkdir()
     for part, articles in (("train", 40), ("valid", 10), ("test", 10)):
@@ -42,14 +42,14 @@ def wikitext2(tmp_path):
 
 
 @pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root == "act_tiny"))
-def test_root(root, tmp_path):
-    given = wikitext2(tmp_path) if root == "act_wikitext2" else []
-    directory, metric = run(tmp_path, root, *given)
+def test_every_shipped_root_trains(root, tmp_path):
+    overrides = write_wikitext2(tmp_path) if root == "act_wikitext2" else []
+    directory, metric = run(tmp_path, root, *overrides)
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/loss"] == metric
-    others = [name for name in record["final_metrics"] if not name.startswith("eval/")]
-    assert not [name for name in others if not may_be_logged(name)]
+    other_names = [name for name in record["final_metrics"] if not name.startswith("eval/")]
+    assert not [name for name in other_names if not may_be_logged(name)]
     written = "config.yaml metrics.jsonl halting.json sentences.jsonl depth_by_class.csv report.html"
     for name in written.split():
         assert (directory / name).stat().st_size > 0, name
@@ -70,14 +70,14 @@ def test_root(root, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "option"), TRIED)
-def test_option(group, option, tmp_path):
+def test_every_shipped_option_trains(group, option, tmp_path):
     overrides = [f"{group}={option}"]
     if option == "text":
         corpus = tmp_path / "corpus.txt"
         corpus.write_text("\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60)))
         overrides += [f"dataset.path={corpus}", "tokenizer.vocab_size=50"]
     if option.startswith("wikitext2"):
-        overrides += wikitext2(tmp_path)
+        overrides += write_wikitext2(tmp_path)
     if option == "albert_phase2":
         overrides += ["model.max_position_embeddings=512"]
     directory, _ = run(tmp_path, "act_tiny", *NEEDS.get((group, option), []), *overrides)

@@ -1,4 +1,4 @@
-"""Optimiser steps that fp16's gradient scaler skips are counted in the log and on the console, also after a resume."""
+"""Optimiser steps that fp16's gradient scaler skips, counted in the log and on the console, also after a resume."""
 
 from __future__ import annotations
 

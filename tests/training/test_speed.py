@@ -1,4 +1,4 @@
-"""Tokens per second of an evaluation: what is counted, and what is timed."""
+"""Tokens per second of an evaluation: counted tokens and timed phases."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def test_padding_is_not_counted(batch, tokens):
     assert count_tokens(batch).item() == tokens
 
 
-def test_loading_and_forward_passes_are_timed_and_nothing_else(monkeypatch):
+def test_only_loading_and_forward_passes_are_timed(monkeypatch):
     clock = SimpleNamespace(seconds=100.0)
     clock.perf_counter = lambda: clock.seconds
     monkeypatch.setattr(profiling, "time", clock)
 
-    def passes():
+    def yield_passes():
         for rows in (3, 4):
             clock.seconds += 2  # a batch is loaded and passed through the model
             yield {"attention_mask": torch.ones(rows, 5, dtype=torch.int64)}, f"outputs of {rows} rows"
         clock.seconds += 1  # a pass that keeps step with another process
 
-    watch, found = Stopwatch(torch.device("cpu")), []
-    for batch, outputs in watch.time(passes()):
+    watch, batches = Stopwatch(torch.device("cpu")), []
+    for batch, outputs in watch.time(yield_passes()):
         clock.seconds += 50  # statistics
-        found.append((len(batch["attention_mask"]), outputs))
-    assert found == [(3, "outputs of 3 rows"), (4, "outputs of 4 rows")]
+        batches.append((len(batch["attention_mask"]), outputs))
+    assert batches == [(3, "outputs of 3 rows"), (4, "outputs of 4 rows")]
     assert watch.tokens_per_second() == pytest.approx(35 / 5)

@@ -22,22 +22,22 @@ SENTENCES = [["don't", "stop", "the", "naive", "cat"], ["a", "cat"], ["they", "s
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tagged sentences in `table`; a tagger with its classes in another order and case in `tagger`."""
+    """Write tagged sentences to `table`, and a tagger with its classes in another order and case to `tagger`."""
     folder = tmp_path_factory.mktemp("stock")
     (folder / "table").mkdir()
     for split, count in (("train", 12), ("validation", 9)):
         rows = [
-            {"tokens": words, "tags": [NAMES[(number + place) % 4] for place in range(len(words))]}
+            {"tokens": words, "tags": [NAMES[(number + position) % 4] for position in range(len(words))]}
             for number, words in enumerate(SENTENCES * (count // 3))
         ]
         (folder / "table" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = tokenizer("bert")
-    own = ["b-loc", "i-per", "o", "b-per"]
+    labels = ["b-loc", "i-per", "o", "b-per"]
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(words), hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=64, initializer_range=0.5, id2label=dict(enumerate(own)),
-        label2id={name: number for number, name in enumerate(own)},
+        max_position_embeddings=64, initializer_range=0.5, id2label=dict(enumerate(labels)),
+        label2id={name: number for number, name in enumerate(labels)},
     )  # fmt: skip
     BertForTokenClassification(config).save_pretrained(folder / "tagger")
     words.save_pretrained(folder / "tagger")
@@ -56,11 +56,11 @@ def run(folder: Path, output: Path, *overrides: str) -> tuple[Path, dict[str, fl
     return directory.parent, json.loads(directory.read_text())["final_metrics"]
 
 
-def expected_quality(folder: Path) -> dict[str, float]:
-    """The entity F1 of the tagger's own predictions, by transformers alone: one sentence at a time, names as it has."""
+def compute_expected_quality(folder: Path) -> dict[str, float]:
+    """Return the entity F1 of the tagger by transformers alone, one sentence at a time, with its own names."""
     words = tokenizer("bert")
     model = AutoModelForTokenClassification.from_pretrained(folder / "tagger").eval()
-    gold, found = [], []
+    gold, predicted = [], []
     for line in (folder / "table" / "validation.jsonl").read_text().splitlines():
         row = json.loads(line)
         inputs = words(row["tokens"], is_split_into_words=True, return_tensors="pt")
@@ -69,17 +69,17 @@ def expected_quality(folder: Path) -> dict[str, float]:
         owners = inputs.word_ids()
         firsts = [owners.index(word) for word in range(len(row["tokens"]))]
         gold.append(row["tags"])
-        found.append([model.config.id2label[classes[first]].upper() for first in firsts])
-    return score_tagging(["entity_f1", "token_accuracy"], found, gold)
+        predicted.append([model.config.id2label[classes[first]].upper() for first in firsts])
+    return score_tagging(["entity_f1", "token_accuracy"], predicted, gold)
 
 
 @pytest.mark.slow
 def test_a_tagger_is_evaluated_as_it_is(folder: Path, tmp_path: Path) -> None:
-    """No model is named in training's place, and the tokenizer is the checkpoint's own."""
+    """Evaluate without a model in the settings, with the checkpoint's own tokenizer."""
     directory, metrics = run(
         folder, tmp_path, "mode=evaluate", f"checkpoint={folder}/tagger", "dataset.metrics=[entity_f1,token_accuracy]"
     )
-    for name, value in expected_quality(folder).items():
+    for name, value in compute_expected_quality(folder).items():
         assert metrics[f"eval/{name}"] == pytest.approx(value), name
     assert 0 < metrics["eval/token_accuracy"] < 1
     halting = json.loads((directory / "halting.json").read_text())
@@ -106,7 +106,7 @@ def test_training_starts_from_its_head_and_is_evaluated_again(folder: Path, tmp_
 
 @pytest.mark.slow
 def test_sentences_are_classified(tmp_path: Path, folder: Path) -> None:
-    """The blocks of the tagger under a new head for sequences."""
+    """Train the blocks of the tagger under a new head for sequences."""
     config = configured(
         "ponder_tiny", "model=stock", f"model.pretrained={folder}/tagger", "tokenizer=pretrained", "debug=default",
         "dataset.sequence_length=32", f"output_dir={tmp_path}", "trainer.disable_tqdm=true",
@@ -117,7 +117,7 @@ def test_sentences_are_classified(tmp_path: Path, folder: Path) -> None:
     assert json.loads((record.parent / "halting.json").read_text())["unit"] == "sequence"
 
 
-def test_classes_of_other_names_are_one_line(folder: Path, tmp_path: Path) -> None:
+def test_classes_of_other_names_are_a_one_line_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         run(
             folder,

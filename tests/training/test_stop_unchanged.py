@@ -1,4 +1,4 @@
-"""A search that ends when its architecture stays as it is: when, with which words, and resumed."""
+"""Searches that end when their architecture stays unchanged: the update, the message, and a resume."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.training.supernet_gates import StopUnchanged
 from tests.marks_support import quick_one_in
-from tests.training.stream_support import stream_config, stream_trainer
-from tests.unit.models.par_xl_support import build_supernet
+from tests.training.stream_support import build_stream_config, build_stream_trainer
+from tests.unit.models.par_xl_support import small_supernet
 
 LETTERS = "sf-"
 SEARCH = (
@@ -21,8 +21,8 @@ SEARCH = (
 )  # fmt: skip
 
 
-def showing(architecture):
-    """A supernet whose most probable operations these are; an empty one has not learned."""
+def build_supernet(architecture):
+    """Return a supernet whose most probable operations these are; an empty architecture has not learned."""
     gates = torch.nn.functional.one_hot(torch.tensor([LETTERS.index(letter) for letter in architecture or "ssss"]), 3)
     return build_supernet((gates * bool(architecture)).tolist())
 
@@ -37,11 +37,11 @@ def showing(architecture):
         (1.0, ["ssss", "fsss"], None),
     ],
 )
-def test_the_evaluation_at_which_it_ends(share, architectures, stops_at, capsys):
+def test_a_search_ends_after_unchanged_evaluations(share, architectures, stops_at, capsys):
     rule, control, state = StopUnchanged(share), TrainerControl(), TrainerState(global_step=7)
     stopped = None
     for number, architecture in enumerate(architectures):
-        rule.on_evaluate(TrainingArguments("unused"), state, control, model=showing(architecture))
+        rule.on_evaluate(TrainingArguments("unused"), state, control, model=build_supernet(architecture))
         if control.should_training_stop and stopped is None:
             stopped = number
     assert stopped == stops_at
@@ -56,7 +56,7 @@ def test_the_evaluation_at_which_it_ends(share, architectures, stops_at, capsys)
 
 
 class Notes(TrainerCallback):
-    """Writes down the architecture of every evaluation."""
+    """Callback that records the architecture of every evaluation."""
 
     def __init__(self):
         self.seen = []
@@ -65,8 +65,8 @@ class Notes(TrainerCallback):
         self.seen.append((state.global_step, model.architecture() if model.gates.any() else None))
 
 
-def searched(folder, *overrides, resume=None):
-    trainer, notes = stream_trainer(stream_config(folder.parent, *SEARCH, *overrides), folder), Notes()
+def run_search(folder, *overrides, resume=None):
+    trainer, notes = build_stream_trainer(build_stream_config(folder.parent, *SEARCH, *overrides), folder), Notes()
     trainer.add_callback(notes)
     trainer.train(resume_from_checkpoint=resume)
     return trainer, notes.seen
@@ -79,18 +79,18 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", quick_one_in(2, METHODS))
-def test_a_search_ends_there_and_resumed_at_the_same_update(tmp_path, method):
-    """Where, the evaluations of a search without the rule tell."""
+def test_a_search_and_its_resume_end_at_the_same_update(tmp_path, method):
+    """Find the expected update from the evaluations of a search without the rule."""
     settings = METHODS[method]
-    _, seen = searched(tmp_path / "whole", *settings)
+    _, seen = run_search(tmp_path / "whole", *settings)
     pairs = pairwise(seen)
     expected = next(step for (_, before), (step, now) in pairs if before is not None and before == now)
     assert 2 < expected < 12, seen
-    given = (*settings, "search.stop_unchanged=1")
-    stopped, _ = searched(tmp_path / "stopped", *given)
+    overrides = (*settings, "search.stop_unchanged=1")
+    stopped, _ = run_search(tmp_path / "stopped", *overrides)
     assert stopped.state.global_step == expected
     checkpoint = tmp_path / "stopped" / f"checkpoint-{expected - 1}"
-    resumed, _ = searched(tmp_path / "resumed", *given, resume=str(checkpoint))
+    resumed, _ = run_search(tmp_path / "resumed", *overrides, resume=str(checkpoint))
     assert resumed.state.global_step == expected, "it knows the architecture of the evaluation before"
     for name, weight in stopped.model.named_parameters():
         assert torch.equal(weight, resumed.model.get_parameter(name)), name

@@ -1,4 +1,4 @@
-"""Runs that end early: asked to, out of time, or because the loss is no number any more."""
+"""Runs that end early: by a signal, out of time, or because the loss is not finite."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from adadepth.training.loss_tracking import UPDATES, DivergedError, ExplosionDet
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
-from tests.training.support import tiny_trainer
+from tests.training.support import build_tiny_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,34 +27,34 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("part", ["mlm", "ponder"])
 def test_a_non_finite_part_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, part):
     saving = ("trainer.save_strategy=steps", "trainer.save_steps=2")
-    trainer = tiny_trainer(tmp_path, "trainer.max_steps=6", "trainer.logging_steps=6", *saving)
+    trainer = build_tiny_trainer(tmp_path, "trainer.max_steps=6", "trainer.logging_steps=6", *saving)
     record = trainer.progress.record
 
-    def poisoned(name, value, step):
+    def poison(name, value, step):
         bad = name == part and step == 3
         record(name, value * float("nan") if bad else value, step)
 
-    trainer.progress.record = poisoned
+    trainer.progress.record = poison
     with pytest.raises(UserError, match=f"'{part}' is not finite at step 3"):
         trainer.train()
-    kept = list_complete_checkpoints(tmp_path)
-    assert [path.name for path in kept] == ["checkpoint-2"]
+    checkpoints = list_complete_checkpoints(tmp_path)
+    assert [path.name for path in checkpoints] == ["checkpoint-2"]
     assert all(p.isfinite().all() for p in trainer.model.parameters())
 
 
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
-    """The loss of an update is finite, the update is not: the checkpoint before it stays the newest."""
+def test_non_finite_weights_are_not_saved(tmp_path):
+    """Check an update that is not finite though its loss is: the checkpoint before it stays the newest."""
     saving = ("trainer.save_strategy=steps", "trainer.save_steps=2")
-    trainer = tiny_trainer(tmp_path, "trainer.max_steps=6", *saving)
+    trainer = build_tiny_trainer(tmp_path, "trainer.max_steps=6", *saving)
     step = trainer.training_step
 
-    def poisoned(model, *args):
+    def poison(model, *args):
         loss = step(model, *args)
         if trainer.state.global_step == 3:
             next(trainer.model.parameters()).grad.fill_(float("nan"))
         return loss
 
-    trainer.training_step = poisoned
+    trainer.training_step = poison
     with pytest.raises(
         DivergedError,
         match=r"are not finite at step 4; the last complete "
@@ -65,17 +65,17 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
 
 
 @pytest.mark.parametrize(("factor", "first"), quick_one_in(2, [(None, 0.001), (12.0, None)]))
-def test_a_loss_that_explodes_ends_the_run_and_no_checkpoint_is_of_it(tmp_path, factor, first):
-    """From the fourth update on; of a first loss below 1, the limit is 10 whatever it was."""
+def test_an_exploding_loss_ends_the_run_without_a_checkpoint_of_it(tmp_path, factor, first):
+    """Let the loss explode from the fourth update on; for a first loss below 1, the limit is 10."""
     saving = ("trainer.save_strategy=steps", "trainer.save_steps=1", "trainer.save_total_limit=1")
-    trainer = tiny_trainer(tmp_path, "trainer.max_steps=30", "trainer.logging_steps=1", *saving)
+    trainer = build_tiny_trainer(tmp_path, "trainer.max_steps=30", "trainer.logging_steps=1", *saving)
     record = trainer.progress.record_loss
 
-    def exploded(loss):
+    def explode(loss):
         late = trainer.state.global_step >= 3
         record(torch.tensor(first + 10 * late) if first else loss * (factor if late else 1))
 
-    trainer.progress.record_loss = exploded
+    trainer.progress.record_loss = explode
     with pytest.raises(
         DivergedError, match=r"for 10 optimiser steps; the last complete checkpoint is \S+checkpoint-3\."
     ):
@@ -85,16 +85,16 @@ def test_a_loss_that_explodes_ends_the_run_and_no_checkpoint_is_of_it(tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", ["1e3", "1e30"])
-def test_a_search_that_explodes_ends_in_one_line(tmp_path, rate):
-    """Gates that are no numbers have no most probable operation, and cannot be drawn."""
-    given = (
+def test_an_exploding_search_ends_with_a_one_line_error(tmp_path, rate):
+    """Check gates that are not finite, which have no most probable operation and cannot be drawn."""
+    overrides = (
         "search.stages=[search]",
         "trainer.max_steps=20",
         f"trainer.learning_rate={rate}",
         f"output_dir={tmp_path}",
     )
     with pytest.raises(UserError) as caught:
-        tasks.run(configured("par_tiny", "debug=default", *given))
+        tasks.run(configured("par_tiny", "debug=default", *overrides))
     assert re.match(r"the (loss|loss part 'lm'|weights?) ", str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
     (record,) = tmp_path.glob("par_tiny/*/run.json")
@@ -110,8 +110,8 @@ DIVERGING = [
     ("act_tiny", "model.initializer_range=1e30"),
     ("par_tiny", "trainer.learning_rate=1e30", "search.gate_learning_rate=1e30", "search.baselines=[]"),
     *(
-        pytest.param((root, "trainer.learning_rate=1e30", *given), marks=pytest.mark.slow)
-        for root, *given in (
+        pytest.param((root, "trainer.learning_rate=1e30", *overrides), marks=pytest.mark.slow)
+        for root, *overrides in (
             ["act_hops"], ["par_network"], ["ponder_tiny"], ["ponder_tiny", "model=pabee_mini"], ["ponder_parity"],
             ["ponder_tiny", "model=albert_mini"], ["trm_tiny"],
         )
@@ -119,22 +119,22 @@ DIVERGING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given", DIVERGING)
-def test_a_run_that_diverges_ends_in_one_line_wherever_it_shows_first(tmp_path, given):
-    """In an update, in an evaluation, in a table of gates; nothing is left half-written."""
-    root, *overrides = given
+@pytest.mark.parametrize("command", DIVERGING)
+def test_divergence_is_a_one_line_error_wherever_it_shows_first(tmp_path, command):
+    """Check updates, evaluations and tables of gates; nothing is left half-written."""
+    root, *overrides = command
     with pytest.raises(DivergedError) as caught:
         tasks.run(configured(root, *AT_EVERY_STEP, *overrides, f"output_dir={tmp_path}"))
     assert "\n" not in str(caught.value)
     (record,) = tmp_path.glob("*/*/run.json")
-    found = json.loads(record.read_text())
-    assert (found["status"], found["error"]) == ("failed", f"DivergedError: {caught.value}")
+    record_content = json.loads(record.read_text())
+    assert (record_content["status"], record_content["error"]) == ("failed", f"DivergedError: {caught.value}")
     for path in record.parent.glob("*.json*"):
         assert "NaN" not in path.read_text()
     assert not list(record.parent.rglob("*.tmp"))
 
 
-def test_losses_that_pass_are_no_explosion():
+def test_temporary_peaks_of_the_loss_are_no_explosion():
     explosion = ExplosionDetector()
     for loss in [2.0, *[25.0] * 9, 2.0, *[19.0] * 30, *[25.0] * 9]:
         explosion.add(torch.tensor(loss / 2))
@@ -145,30 +145,30 @@ def test_losses_that_pass_are_no_explosion():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["weights", "evaluation"])
-def test_a_run_that_ends_without_numbers_has_failed(tmp_path, what, monkeypatch):
-    """Its last update, or its last evaluation; nothing is saved as its model."""
-    given = ("debug=default", f"output_dir={tmp_path}", "trainer.max_steps=2", "trainer.save_strategy=no",
-             "trainer.load_best_model_at_end=false")  # fmt: skip
+def test_a_run_that_ends_with_non_finite_values_has_failed(tmp_path, what, monkeypatch):
+    """Break the last update, or the last evaluation; nothing is saved as its model."""
+    overrides = ("debug=default", f"output_dir={tmp_path}", "trainer.max_steps=2", "trainer.save_strategy=no",
+                 "trainer.load_best_model_at_end=false")  # fmt: skip
     train = DepthTrainer.train
 
-    def then_broken(trainer, *args, **kwargs):
-        found = train(trainer, *args, **kwargs)
+    def break_weights(trainer, *args, **kwargs):
+        training = train(trainer, *args, **kwargs)
         next(trainer.model.parameters()).data.fill_(float("nan"))
-        return found
+        return training
 
     if what == "weights":
-        monkeypatch.setattr(DepthTrainer, "train", then_broken)
+        monkeypatch.setattr(DepthTrainer, "train", break_weights)
     else:
         monkeypatch.setattr(Evaluation, "losses", lambda evaluation: {"mlm_loss": float("nan")})
     with pytest.raises(DivergedError, match="not finite"):
-        tasks.run(configured("act_tiny", *given))
+        tasks.run(configured("act_tiny", *overrides))
     (directory,) = tmp_path.glob("act_tiny/*")
     assert json.loads((directory / "run.json").read_text())["status"] == "failed"
     assert not (directory / "model").exists()
 
 
 def test_time_budget_stops_with_a_checkpoint_and_an_evaluation(tmp_path):
-    trainer = tiny_trainer(tmp_path, "trainer.max_steps=1000")
+    trainer = build_tiny_trainer(tmp_path, "trainer.max_steps=1000")
     stop = StopCallback(time_budget_minutes=1e-6)
     trainer.add_callback(stop)
     trainer.train()
@@ -178,9 +178,9 @@ def test_time_budget_stops_with_a_checkpoint_and_an_evaluation(tmp_path):
     assert any("eval_loss" in entry for entry in trainer.state.log_history)
 
 
-def test_what_a_signal_saved_is_kept_where_only_the_best_checkpoint_is(tmp_path):
-    """With a learning rate that moves nothing, the first checkpoint stays the best one."""
-    trainer = tiny_trainer(
+def test_a_checkpoint_saved_by_a_signal_is_kept_beside_the_best(tmp_path):
+    """Train with a learning rate that moves nothing, so that the first checkpoint stays the best."""
+    trainer = build_tiny_trainer(
         tmp_path, "trainer.max_steps=6", "trainer.eval_strategy=steps", "trainer.eval_steps=2", "trainer.save_steps=2",
         "trainer.save_strategy=steps", "trainer.save_total_limit=1", "trainer.load_best_model_at_end=true",
         "trainer.learning_rate=1e-12",
@@ -189,17 +189,17 @@ def test_what_a_signal_saved_is_kept_where_only_the_best_checkpoint_is(tmp_path)
     trainer.add_callback(stop)
     training_step = trainer.training_step
 
-    def interrupted(*args, **kwargs):
+    def interrupt(*args, **kwargs):
         stop.signal = signal.SIGTERM if trainer.state.global_step == 2 else None
         return training_step(*args, **kwargs)
 
-    trainer.training_step = interrupted
+    trainer.training_step = interrupt
     trainer.train()
     assert [path.name for path in list_complete_checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-3"]
 
 
-def test_a_signal_that_another_process_told_of_first_does_not_end_the_saving():
-    """Processes get their launcher's signal one after the other, and agree on it when the first of them has it."""
+def test_a_signal_already_agreed_on_does_not_end_the_saving():
+    """Deliver the launcher's signal after the processes agreed on it, which happens when the first of them has it."""
     stop = StopCallback()
     with stop.listening():
         stop.signal = signal.SIGTERM  # what the vote says
@@ -220,15 +220,15 @@ def test_the_first_ctrl_c_says_what_a_second_one_does(capfd):
 
 @pytest.mark.parametrize("saves", [True, False])
 def test_a_run_that_ends_at_once_says_whether_it_can_be_resumed(tmp_path, saves, capsys, monkeypatch):
-    """A second signal in training, or one after training: the newest complete checkpoint is that of an earlier save."""
+    """Send a second signal in training, or one after training: the newest complete checkpoint is an earlier one."""
 
-    def interrupted(trainer, *args, **kwargs):
+    def interrupt(trainer, *args, **kwargs):
         if trainer.state.global_step == 2:
             raise SystemExit(128 + signal.SIGTERM)
         return step(trainer, *args, **kwargs)
 
     step = DepthTrainer.training_step
-    monkeypatch.setattr(DepthTrainer, "training_step", interrupted)
+    monkeypatch.setattr(DepthTrainer, "training_step", interrupt)
     saving = ("trainer.load_best_model_at_end=false", f"trainer.save_steps={1 if saves else 4}")
     with pytest.raises(SystemExit):
         tasks.run(configured("act_tiny", "debug=default", f"output_dir={tmp_path}", "trainer.max_steps=4", *saving))
@@ -242,14 +242,14 @@ def test_a_run_that_ends_at_once_says_whether_it_can_be_resumed(tmp_path, saves,
 
 
 @pytest.mark.slow
-def test_a_search_that_ends_at_once_in_a_retraining_is_resumed_as_a_whole(tmp_path, capsys, monkeypatch):
-    def interrupted(trainer, *args, **kwargs):
+def test_a_search_stopped_in_a_retraining_is_resumed_as_a_whole(tmp_path, capsys, monkeypatch):
+    def interrupt(trainer, *args, **kwargs):
         if "retrained" in trainer.args.output_dir:
             raise SystemExit(128 + signal.SIGTERM)
         return step(trainer, *args, **kwargs)
 
     step = DepthTrainer.training_step
-    monkeypatch.setattr(DepthTrainer, "training_step", interrupted)
+    monkeypatch.setattr(DepthTrainer, "training_step", interrupt)
     with pytest.raises(SystemExit):
         tasks.run(configured("par_tiny", "debug=default", f"output_dir={tmp_path}"))
     (directory,) = tmp_path.glob("par_tiny/*")
@@ -258,13 +258,13 @@ def test_a_search_that_ends_at_once_in_a_retraining_is_resumed_as_a_whole(tmp_pa
 
 
 @pytest.mark.slow
-def test_early_stopping(tmp_path):
-    """With a learning rate that moves nothing, the second evaluation without improvement is the last."""
+def test_early_stopping_ends_a_run_without_improvement(tmp_path):
+    """Train with a learning rate that moves nothing: the second evaluation without improvement is the last."""
     overrides = ("trainer.max_steps=40", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.learning_rate=1e-12")
     patience = ("trainer.early_stopping_patience=2", "trainer.eval_on_start=false")
     tasks.run(configured("act_tiny", "budget=none", "debug=default", f"output_dir={tmp_path}", *overrides, *patience))
     (directory,) = tmp_path.glob("act_tiny/*")
-    assert max(step for step, _ in _losses(directory)) == 3
+    assert max(step for step, _ in _read_losses(directory)) == 3
     assert json.loads((directory / "run.json").read_text())["best_checkpoint"] == "checkpoint-1"
 
 
@@ -277,8 +277,8 @@ SIXTY_STEPS = (
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    """The folder of a run that nobody stopped."""
+def uninterrupted_run(tmp_path_factory):
+    """Return the folder of a run that nobody stopped."""
     folder = tmp_path_factory.mktemp("whole")
     tasks.run(configured("act_tiny", *SIXTY_STEPS, f"output_dir={folder}"))
     (directory,) = folder.glob("act_tiny/*")
@@ -287,10 +287,10 @@ def reference(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number, reference):
-    """A killed command, resumed by another process, leaves the weights of one that was left alone."""
-    given = (*SIXTY_STEPS, f"output_dir={tmp_path}")
-    command = [sys.executable, "adadepth/run.py", "--config-name", "act_tiny", *given]
+def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number, uninterrupted_run):
+    """Kill a command, resume it in another process, and compare the weights with those of an uninterrupted run."""
+    overrides = (*SIXTY_STEPS, f"output_dir={tmp_path}")
+    command = [sys.executable, "adadepth/run.py", "--config-name", "act_tiny", *overrides]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = []
     for line in process.stdout:
@@ -304,14 +304,14 @@ def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number, referenc
     (directory,) = tmp_path.glob("act_tiny/*")
     assert json.loads((directory / "run.json").read_text())["status"] == "interrupted"
     assert (directory / "report.html").is_file()
-    tasks.run(configured("act_tiny", *given, "resume=latest"))
+    tasks.run(configured("act_tiny", *overrides, "resume=latest"))
     assert json.loads((directory / "run.json").read_text())["status"] == "finished"
     for name in ("model/model.safetensors",):
-        assert (directory / name).read_bytes() == (reference / name).read_bytes()
-    assert _losses(directory) == _losses(reference)
+        assert (directory / name).read_bytes() == (uninterrupted_run / name).read_bytes()
+    assert _read_losses(directory) == _read_losses(uninterrupted_run)
 
 
-def _losses(directory):
+def _read_losses(directory):
     lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["train/loss"]) for line in lines if "train/loss" in line]
 
@@ -325,37 +325,39 @@ EPOCHS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["middle", "end"])
-def test_an_interruption_does_not_make_an_epoch_s_end(tmp_path, at):
-    """In the middle it saves, and evaluates nothing; at the end all that belongs there is in its checkpoint."""
-    whole = tiny_trainer(tmp_path / "whole", *EPOCHS)
+def test_an_interruption_is_no_epoch_end(tmp_path, at):
+    """Stop in the middle, which saves and evaluates nothing, and at the end, where the checkpoint has all of the
+    epoch's end.
+    """
+    whole = build_tiny_trainer(tmp_path / "whole", *EPOCHS)
     whole.add_callback(StopCallback())
     whole.train()
     updates = whole.state.max_steps // 3
     stop_at = updates + 1 if at == "middle" else 2 * updates
 
-    stopped = tiny_trainer(tmp_path / "stopped", *EPOCHS)
+    stopped = build_tiny_trainer(tmp_path / "stopped", *EPOCHS)
     stop, step = StopCallback(), stopped.training_step
 
-    def interrupted(*args, **kwargs):
+    def interrupt(*args, **kwargs):
         stop.signal = signal.SIGTERM if stopped.state.global_step == stop_at - 1 else None
         return step(*args, **kwargs)
 
-    stopped.training_step = interrupted
+    stopped.training_step = interrupt
     stopped.add_callback(stop)
     stopped.train()
     (newest,) = list_complete_checkpoints(tmp_path / "stopped")[-1:]
     assert newest.name == f"checkpoint-{stop_at}"
-    resumed = tiny_trainer(tmp_path / "stopped", *EPOCHS)
+    resumed = build_tiny_trainer(tmp_path / "stopped", *EPOCHS)
     resumed.add_callback(StopCallback())
     resumed.train(resume_from_checkpoint=str(newest))
-    assert logged(resumed) == logged(whole)
+    assert list_logged(resumed) == list_logged(whole)
     assert resumed.state.best_global_step == whole.state.best_global_step
     for name, weight in whole.model.named_parameters():
         assert torch.equal(weight, resumed.model.get_parameter(name)), name
 
 
-def logged(trainer):
-    """What was logged, without what a clock says."""
+def list_logged(trainer):
+    """Return the logged lines without times."""
     lines = [line for line in trainer.state.log_history if "train_runtime" not in line]
     return [
         {name: value for name, value in line.items() if "runtime" not in name and "_second" not in name}

@@ -1,9 +1,9 @@
-"""Training on a stream: epochs follow each other with new masks, and a resumed run continues exactly."""
+"""Training on a stream: epochs differ in their masks, and a resumed run continues exactly."""
 
 import pytest
 import torch
 
-from tests.training.support import tiny_trainer
+from tests.training.support import build_tiny_trainer
 
 
 @pytest.fixture
@@ -22,30 +22,30 @@ def stream(tmp_path):
     )
 
 
-def recorded_batches(trainer):
+def record_batches(trainer):
     seen, forward = [], trainer.model.forward
 
-    def recording(**inputs):
+    def record(**inputs):
         if trainer.model.training:
             seen.append(inputs["input_ids"].clone())
         return forward(**inputs)
 
-    trainer.model.forward = recording
+    trainer.model.forward = record
     return seen
 
 
 @pytest.mark.slow
 def test_epochs_differ_and_resume_is_exact(tmp_path, stream):
     overrides = (*stream, "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null")
-    whole = tiny_trainer(tmp_path / "whole", *overrides, "trainer.max_steps=24")
-    seen = recorded_batches(whole)
+    whole = build_tiny_trainer(tmp_path / "whole", *overrides, "trainer.max_steps=24")
+    seen = record_batches(whole)
     whole.train()
     assert whole.state.global_step == 24
     assert len({tuple(batch.flatten().tolist()) for batch in seen}) == 24, "an epoch repeated another's masks"
 
-    resumed = tiny_trainer(tmp_path / "resumed", *overrides, "trainer.max_steps=24")
-    again = recorded_batches(resumed)
+    resumed = build_tiny_trainer(tmp_path / "resumed", *overrides, "trainer.max_steps=24")
+    again = record_batches(resumed)
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    assert all(torch.equal(left, right) for left, right in zip(seen[2:], again, strict=True))
+    assert all(torch.equal(expected, actual) for expected, actual in zip(seen[2:], again, strict=True))
     for name, parameter in whole.model.named_parameters():
         assert torch.equal(parameter, resumed.model.get_parameter(name)), name

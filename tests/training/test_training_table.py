@@ -11,7 +11,7 @@ import torch
 
 from adadepth.models.registry import families
 from tests.configs.support import configured
-from tests.training.processes_support import on_processes
+from tests.training.processes_support import run_on_processes
 from tests.training.training_table import BASES, DRAWN, ROUNDED, SHARES, STEPS, WHOLE, Row, list_rows, write_files
 
 
@@ -20,11 +20,13 @@ def is_any(row: str, names: frozenset[str]) -> bool:
 
 
 def train(folder: Path, way: str, rows: list[Row]) -> dict[str, Any]:
-    """What came of the rows, by name, one of these ways: `one` process, two with `whole` or `sharded` parameters."""
+    """Train the rows in one way: `one` process, or two with `whole` or `sharded` parameters. Return the results by
+    name.
+    """
     (folder / way).mkdir()
     configs = {row.name: configured(*row.overrides) for row in rows}
     (folder / "rows.pickle").write_bytes(pickle.dumps(configs))
-    on_processes("training_table", folder / way, 1 if way == "one" else 2)
+    run_on_processes("training_table", folder / way, 1 if way == "one" else 2)
     results: dict[str, Any] = torch.load(folder / way / "0.pt")
     for name, result in results.items():
         assert "error" not in result, f"{way}: {name}: {result['error']}"

@@ -1,4 +1,4 @@
-"""What `DepthTrainer` takes of transformers' Trainer that is private: it stands where we believe, or a test fails."""
+"""Private members of transformers' Trainer that `DepthTrainer` relies on: their place, parameters and meaning."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ USED = {
         "if self._created_lr_scheduler:\n            self.lr_scheduler = None",
     ),
 }
-# What `ResumeCallback` counts on: the order in which a training begins, and an epoch is gone through.
+# Order of a training and of an epoch in transformers, on which `ResumeCallback` relies.
 ORDER = {
     "_inner_training_loop": (
         "self._init_training_state(", "self._prepare_for_training(", "self._tr_loss = torch.tensor(0.0",
@@ -75,7 +75,7 @@ ORDER = {
 }  # fmt: skip
 
 
-def source(method: str) -> str:
+def read_method(method: str) -> str:
     return inspect.getsource(getattr(Trainer, method))
 
 
@@ -87,23 +87,23 @@ def test_no_other_private_method_is_overridden() -> None:
 
 
 @pytest.mark.parametrize("name", OVERRIDDEN)
-def test_an_overridden_method_has_its_parameters_and_is_called_where_we_believe(name: str) -> None:
+def test_overridden_methods_have_the_expected_parameters_and_callers(name: str) -> None:
     parameters, calls = OVERRIDDEN[name]
     for owner in (Trainer, DepthTrainer):
         assert tuple(inspect.signature(getattr(owner, name)).parameters)[1:] == parameters
     for method, line in calls.items():
-        assert line in source(method), method
+        assert line in read_method(method), method
 
 
 @pytest.mark.parametrize("name", USED)
-def test_a_private_member_means_what_we_believe(name: str) -> None:
+def test_private_members_have_the_expected_meaning(name: str) -> None:
     method, line = USED[name]
-    assert line in source(method)
+    assert line in read_method(method)
 
 
 @pytest.mark.parametrize("method", ORDER)
-def test_transformers_goes_through_a_training_in_this_order(method: str) -> None:
-    text, place = source(method), 0
+def test_transformers_trains_in_the_expected_order(method: str) -> None:
+    text, position = read_method(method), 0
     for line in ORDER[method]:
-        place = text.find(line, place)
-        assert place >= 0, line
+        position = text.find(line, position)
+        assert position >= 0, line

@@ -1,4 +1,4 @@
-"""Tiny recursive models as runs: slots and averages in checkpoints, answers in reports, rules and budgets after."""
+"""Tiny recursive models as runs: slots and averages in checkpoints, answers in reports, rules and budgets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from adadepth.data.puzzles.generated import load_maze_path, load_sudoku
 from adadepth.models.trm.modeling import TrmForPuzzles
 from tests.pages_support import check_costs
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
-from tests.runs_support import folder_of_run, logged, read
+from tests.runs_support import execute_run, read_json, read_logged
 from tests.toy_support import execute
-from tests.training.support import assert_same_end, interrupted_after
+from tests.training.support import assert_same_end, copy_interrupted_run
 
 ROOT = ("--config-name", "trm_tiny")
 SMALL = (
@@ -29,94 +29,94 @@ SMALL = (
 )  # fmt: skip
 
 
-def run_in(folder: Path, *arguments: str) -> Path:
-    return folder_of_run(folder, *ROOT, *arguments)
+def run_command(folder: Path, *arguments: str) -> Path:
+    return execute_run(folder, *ROOT, *arguments)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_in(tmp_path_factory.mktemp("trained"), *SMALL)
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_command(tmp_path_factory.mktemp("trained"), *SMALL)
 
 
-def test_it_is_trained_and_evaluated(trained: Path) -> None:
-    assert read(trained / "run.json")["status"] == "finished"
-    halting = read(trained / "halting.json")
+def test_a_model_is_trained_and_evaluated(trained_run: Path) -> None:
+    assert read_json(trained_run / "run.json")["status"] == "finished"
+    halting = read_json(trained_run / "halting.json")
     assert halting["unit"] == "sequence"
     assert halting["max_depth"] == 4
-    losses = logged(trained, "train/loss")
+    losses = read_logged(trained_run, "train/loss")
     assert losses[-1] < losses[0]
     for loss, task, halt in zip(
-        losses, *(logged(trained, f"train/{part}_loss") for part in ("task", "halt")), strict=True
+        losses, *(read_logged(trained_run, f"train/{part}_loss") for part in ("task", "halt")), strict=True
     ):
         assert loss == pytest.approx(task + halt, rel=1e-5)
-    halted = logged(trained, "train/halted")
+    halted = read_logged(trained_run, "train/halted")
     assert sum(halted) == sum(count for step, count in enumerate(halted, 1) if count), "counts of every update"
     assert halted[0] == 0
-    assert max(logged(trained, "train/halting_steps")) <= 4
-    steps = read(trained / "exits.json")["sets"]["validation"]["steps"]
+    assert max(read_logged(trained_run, "train/halting_steps")) <= 4
+    steps = read_json(trained_run / "exits.json")["sets"]["validation"]["steps"]
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     assert {"exact_accuracy", "cell_accuracy", "score"} <= steps[0]["quality"].keys()
 
 
-def test_the_answers_of_every_step_are_shown(trained: Path) -> None:
-    grids = read(trained / "grids.json")["sets"]["validation"]
+def test_the_answers_of_every_step_are_shown(trained_run: Path) -> None:
+    grids = read_json(trained_run / "grids.json")["sets"]["validation"]
     assert [grid["kind"] for grid in grids] == ["puzzle"] * 4
     for grid in grids:
         assert 1 <= len(grid["answers"]) <= 4
         for row, solution in zip(grid["cells"], grid["label"], strict=True):
-            assert all(given in (".", wanted) for given, wanted in zip(row, solution, strict=True))
-    check_costs(trained)
-    report = (trained / "report.html").read_text(encoding="utf-8")
+            assert all(clue in (".", symbol) for clue, symbol in zip(row, solution, strict=True))
+    check_costs(trained_run)
+    report = (trained_run / "report.html").read_text(encoding="utf-8")
     assert "step 1" in report
     assert f"puzzle 0, rounds of deduction {grids[0]['attributes']['rounds of deduction']}, givens" in report
     assert "the answer after every step" in report
     assert "start S of the maze" not in report
 
 
-def test_steps_are_told_by_givens(trained: Path) -> None:
-    attributes = read(trained / "halting.json")["attributes"]
+def test_depth_is_reported_by_givens(trained_run: Path) -> None:
+    attributes = read_json(trained_run / "halting.json")["attributes"]
     assert attributes.keys() == {"rounds of deduction", "givens"}
-    assert all(sum(row["n"] for row in found["rows"]) == 24 for found in attributes.values())
-    for grid in read(trained / "grids.json")["sets"]["validation"]:
+    assert all(sum(row["n"] for row in attribute["rows"]) == 24 for attribute in attributes.values())
+    for grid in read_json(trained_run / "grids.json")["sets"]["validation"]:
         assert grid["attributes"]["givens"] == sum(symbol != "." for row in grid["cells"] for symbol in row)
-    assert "Mean depth by givens" in (trained / "report.html").read_text(encoding="utf-8")
+    assert "Mean depth by givens" in (trained_run / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
-    stopped = interrupted_after(6, trained, tmp_path)
-    held = load_file(stopped / "checkpoints" / "checkpoint-6" / "slots_0.safetensors")
-    assert len(held["0/steps"].unique()) >= 1
-    assert not held["0/halted"].all()
+def test_a_stopped_run_ends_as_the_whole_one(trained_run: Path, tmp_path: Path) -> None:
+    stopped = copy_interrupted_run(6, trained_run, tmp_path)
+    slots = load_file(stopped / "checkpoints" / "checkpoint-6" / "slots_0.safetensors")
+    assert len(slots["0/steps"].unique()) >= 1
+    assert not slots["0/halted"].all()
     assert execute(*ROOT, *SMALL, f"resume={stopped}") == 0
     assert {file.stem for file in (stopped / "checkpoints" / "checkpoint-12").glob("*.safetensors")} == {
         "model", "weights_in_training", "slots_0",
     }  # fmt: skip
-    assert_same_end(stopped, trained)
+    assert_same_end(stopped, trained_run)
 
 
 @pytest.mark.slow
-def test_a_finished_run_that_was_trained_on_can_be_evaluated(trained: Path, tmp_path: Path) -> None:
-    """The card of the first training lay in the model's folder when the second one noted what that consists of."""
-    longer = tmp_path / "trm_tiny" / trained.name
-    shutil.copytree(trained, longer, ignore=shutil.ignore_patterns("figures"))
+def test_a_run_with_continued_training_can_be_evaluated(trained_run: Path, tmp_path: Path) -> None:
+    """Evaluate a model folder that had the first training's card when the second one recorded its files."""
+    longer = tmp_path / "trm_tiny" / trained_run.name
+    shutil.copytree(trained_run, longer, ignore=shutil.ignore_patterns("figures"))
     assert execute(*ROOT, *SMALL, "trainer.max_steps=15", f"resume={longer}") == 0
     card = longer / "model" / "README.md"
-    assert card.read_text(encoding="utf-8") != (trained / "model" / "README.md").read_text(encoding="utf-8")
+    assert card.read_text(encoding="utf-8") != (trained_run / "model" / "README.md").read_text(encoding="utf-8")
     card.write_text("what its owner says of it", encoding="utf-8")
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", f"output_dir={tmp_path / 'out'}")
     assert execute(*ROOT, *data, "mode=evaluate", f"checkpoint={longer}") == 0
 
 
 @pytest.mark.slow
-def test_what_is_evaluated_and_kept_is_the_average(trained: Path, tmp_path: Path) -> None:
-    """e <- d e + (1 - d) w after every update, here with every update's weights at hand."""
+def test_the_average_is_evaluated_and_saved(trained_run: Path, tmp_path: Path) -> None:
+    """Compute e <- d e + (1 - d) w after every update, from the weights of every update."""
     every = (
         "trainer.save_steps=1",
         "trainer.eval_steps=1",
         "trainer.max_steps=3",
         "trainer.load_best_model_at_end=false",
     )
-    directory = run_in(tmp_path, *SMALL, *every)
+    directory = run_command(tmp_path, *SMALL, *every)
     folders = [directory / "checkpoints" / f"checkpoint-{step}" for step in (1, 2, 3)]
     averages = [load_file(folder / "model.safetensors") for folder in folders]
     weights = [load_file(folder / "weights_in_training.safetensors") for folder in folders]
@@ -124,57 +124,57 @@ def test_what_is_evaluated_and_kept_is_the_average(trained: Path, tmp_path: Path
         assert not torch.equal(weights[1][name], averages[1][name]) or not weights[1][name].any(), name
         for before, weight, average in zip(averages, weights[1:], averages[1:], strict=False):
             torch.testing.assert_close(average[name], 0.5 * before[name] + 0.5 * weight[name])
-    kept = load_file(directory / "model" / "model.safetensors")
-    assert all(torch.equal(kept[name], averages[-1][name]) for name in kept)
+    saved = load_file(directory / "model" / "model.safetensors")
+    assert all(torch.equal(saved[name], averages[-1][name]) for name in saved)
     evaluated = tmp_path / "evaluated"
-    again = run_in(evaluated, *SMALL, "mode=evaluate", f"checkpoint={folders[-1]}")
-    assert logged(again, "eval/loss")[-1] == pytest.approx(logged(directory, "eval/loss")[-1], rel=1e-6)
+    again = run_command(evaluated, *SMALL, "mode=evaluate", f"checkpoint={folders[-1]}")
+    assert read_logged(again, "eval/loss")[-1] == pytest.approx(read_logged(directory, "eval/loss")[-1], rel=1e-6)
 
 
 @pytest.mark.slow
-def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) -> None:
+def test_rules_and_budgets_are_fitted_afterwards(trained_run: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,correct:0.3,patience:1,confidence:0.5]"
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90")
-    directory = run_in(tmp_path, *data, "mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")
-    study = read(directory / "exit_rules.json")["sets"]["validation"]
+    directory = run_command(tmp_path, *data, "mode=evaluate", f"checkpoint={trained_run}", rules, "budget.targets=[2]")
+    study = read_json(directory / "exit_rules.json")["sets"]["validation"]
     rows = {row["rule"]: row for row in study["rows"]}
     one, full = rows["fixed:1"], rows["fixed:4"]
     assert full["macs"] == pytest.approx(4 * one["macs"])
     assert full["quality"]["exact_accuracy"] <= rows["oracle"]["quality"]["exact_accuracy"]
     assert study["timing"]["waiting"] == "waiting examples take the freed slots"
-    assert read(directory / "budgets.json")
+    assert read_json(directory / "budgets.json")
 
 
 @pytest.mark.slow
-def test_an_evaluation_with_places_stops_at_exits(trained: Path, tmp_path: Path) -> None:
-    """The same answers and depths for the work that they need; what single steps are worth is then unknown."""
+def test_an_evaluation_with_slots_stops_at_exits(trained_run: Path, tmp_path: Path) -> None:
+    """Check equal answers and depths for the compute that they need; the worth of single steps is then unknown."""
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", "model.exit_rule=confidence:0.2")
-    evaluate = (*data, "mode=evaluate", f"checkpoint={trained}")
-    whole, stopped = (run_in(tmp_path / name, *evaluate, *places) for name, places in
+    evaluate = (*data, "mode=evaluate", f"checkpoint={trained_run}")
+    whole, stopped = (run_command(tmp_path / name, *evaluate, *overrides) for name, overrides in
                       (("whole", ()), ("stopped", ("model.places=5",))))  # fmt: skip
     names = ("exact_accuracy", "cell_accuracy", "score")
-    found, wanted = (
-        [logged(run, f"eval/{name}")[-1] for name in names] + [read(run / "halting.json")["classes"]["all"]]
+    actual, expected = (
+        [read_logged(run, f"eval/{name}")[-1] for name in names] + [read_json(run / "halting.json")["classes"]["all"]]
         for run in (stopped, whole)
     )
-    assert found == wanted
-    assert 1 < wanted[-1]["mean"] < 4
-    costs = [read(run / "halting.json")["cost"] for run in (whole, stopped)]
+    assert actual == expected
+    assert 1 < expected[-1]["mean"] < 4
+    costs = [read_json(run / "halting.json")["cost"] for run in (whole, stopped)]
     assert costs[0]["executed_macs"] == costs[0]["full_macs"]
     assert costs[1]["executed_macs"] == costs[1]["adaptive_macs"] == costs[0]["adaptive_macs"]
     assert [(run / "exits.json").exists() for run in (whole, stopped)] == [True, False]
 
 
 @pytest.fixture(scope="module")
-def budgeted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a target, on 4 x 4 Sudoku."""
+def budget_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a run with a target on 4 x 4 Sudoku."""
     data = ("dataset.size=4", "dataset.train_examples=400", "dataset.max_evaluation_examples=200")
     often = ("trainer.max_steps=40", "trainer.eval_steps=20", "trainer.save_steps=20")
-    return run_in(tmp_path_factory.mktemp("budgeted"), *SMALL, *data, *often, "budget=depth", "budget.target=2")
+    return run_command(tmp_path_factory.mktemp("budgeted"), *SMALL, *data, *often, "budget=depth", "budget.target=2")
 
 
-def steps_of_saved_model(directory: Path) -> torch.Tensor:
-    """What the saved exit rule spends on the puzzles that are held out, read off the logits of being right."""
+def compute_updates_of_saved_model(directory: Path) -> torch.Tensor:
+    """Return the updates that the saved exit rule spends on the held-out puzzles, computed from the halting logits."""
     model = TrmForPuzzles.from_pretrained(directory / "model").eval()
     dataset = SudokuConfig(name="sudoku", size=4, train_examples=400, max_evaluation_examples=200)
     held_out = load_sudoku(dataset, seed=0).evaluation["validation"]
@@ -187,15 +187,15 @@ def steps_of_saved_model(directory: Path) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_a_target_is_met_by_the_saved_rule_on_other_puzzles(budgeted: Path) -> None:
-    """The threshold is fitted on one half of the held-out puzzles; the figures are of the other."""
-    found = read(budgeted / "budgets.json")
-    before, row = found["rows"]
+def test_a_target_is_met_by_the_saved_rule_on_other_puzzles(budget_run: Path) -> None:
+    """Fit the threshold on one half of the held-out puzzles, and check the figures of the other."""
+    budgets = read_json(budget_run / "budgets.json")
+    before, row = budgets["rows"]
     assert (before["target"], row["target"]) == (None, 2)
-    assert (found["fitted_on"], found["measured_on"]) == (100, 100)
-    rule = read(budgeted / "model" / "config.json")["exit_rule"]
+    assert (budgets["fitted_on"], budgets["measured_on"]) == (100, 100)
+    rule = read_json(budget_run / "model" / "config.json")["exit_rule"]
     assert rule == row["rule"] == f"correct:{row['fit']['level']!r}" != before["rule"] == "correct:0.9"
-    steps = steps_of_saved_model(budgeted)
+    steps = compute_updates_of_saved_model(budget_run)
     assert len(steps.unique()) > 1
     both = (row["fit"]["depth"] + row["mean"]) / 2
     assert both == pytest.approx(steps.double().mean().item(), abs=1e-6)
@@ -204,52 +204,53 @@ def test_a_target_is_met_by_the_saved_rule_on_other_puzzles(budgeted: Path) -> N
     assert abs(row["mean"] - 2) < abs(before["mean"] - 2), "nearer than the rule it was trained with"
 
 
-def test_a_target_is_told_where_runs_are_read(budgeted: Path) -> None:
-    metrics, record = read(budgeted / "budgets.json")["rows"][1], read(budgeted / "run.json")
-    assert logged(budgeted, "budget/target") == [2]
-    assert logged(budgeted, "budget/measured") == [metrics["mean"]]
+def test_a_target_is_reported_with_the_run(budget_run: Path) -> None:
+    metrics, record = read_json(budget_run / "budgets.json")["rows"][1], read_json(budget_run / "run.json")
+    assert read_logged(budget_run, "budget/target") == [2]
+    assert read_logged(budget_run, "budget/measured") == [metrics["mean"]]
     assert record["final_metrics"]["budget/measured"] == metrics["mean"]
-    every = steps_of_saved_model(budgeted).double().mean().item()
-    assert read(budgeted / "halting.json")["classes"]["all"]["mean"] == pytest.approx(every)
-    report = (budgeted / "report.html").read_text(encoding="utf-8")
+    every = compute_updates_of_saved_model(budget_run).double().mean().item()
+    assert read_json(budget_run / "halting.json")["classes"]["all"]["mean"] == pytest.approx(every)
+    report = (budget_run / "report.html").read_text(encoding="utf-8")
     assert "One checkpoint at several depths" in report
     assert "Budget and depth" not in report, "one figure at the end is no curve"
 
 
 @pytest.mark.slow
 def test_a_stopped_run_is_fitted_to_its_target(
-    budgeted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    budget_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stopped = interrupted_after(20, budgeted, tmp_path)
+    stopped = copy_interrupted_run(20, budget_run, tmp_path)
     (stopped / "budgets.json").unlink()
     assert execute(f"resume={stopped}") == 0
-    found, expected = read(stopped / "budgets.json"), read(budgeted / "budgets.json")
-    for row in (*found["rows"], *expected["rows"]):
-        assert row.pop("ms_per_token") > 0  # measured, so it differs
-    assert found == expected
-    rule, spent = found["rows"][1]["rule"], found["rows"][1]["mean"]
+    budgets = read_json(stopped / "budgets.json")
+    assert budgets == read_json(budget_run / "budgets.json")
+    rule, spent = budgets["rows"][1]["rule"], budgets["rows"][1]["mean"]
     is_far = abs(spent - 2) > 0.1
-    told = f"budget.target=2: fitted exit_rule {rule}, which gives {spent:.3g} updates on 100 other sequences"
-    said = capsys.readouterr().out.replace("\n  ", " ")  # the console wraps prose
-    assert told + (", off by more than 5%\n" if is_far else "\n") in said
-    assert read(stopped / "model" / "config.json")["exit_rule"] == read(budgeted / "model/config.json")["exit_rule"]
+    notice = f"budget.target=2: fitted exit_rule {rule}, which gives {spent:.3g} updates on 100 other examples"
+    printed = capsys.readouterr().out.replace("\n  ", " ")  # the console wraps prose
+    assert notice + (", off by more than 5%\n" if is_far else "\n") in printed
+    assert (
+        read_json(stopped / "model" / "config.json")["exit_rule"]
+        == read_json(budget_run / "model/config.json")["exit_rule"]
+    )
 
 
 def test_a_checkpoint_reads_puzzles_of_its_size(
-    trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    trained_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    arguments = ("mode=evaluate", f"checkpoint={trained}", "dataset.size=4", f"output_dir={tmp_path}")
+    arguments = ("mode=evaluate", f"checkpoint={trained_run}", "dataset.size=4", f"output_dir={tmp_path}")
     assert execute(*ROOT, *arguments, "dataset.max_evaluation_examples=4", "dataset.train_examples=40") == 2
     assert "its " in capsys.readouterr().err
 
 
 def test_a_batch_that_is_never_full_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of 60 puzzles of 4 x 4 cells most are evaluation puzzles moved: a run of no update ended as finished."""
+    """Check 60 puzzles of 4 x 4 cells, most of which are moved evaluation puzzles: such a run had no update."""
     data = ("dataset.size=4", "dataset.train_examples=60", "dataset.max_evaluation_examples=60")
     assert execute(*ROOT, *data, f"output_dir={tmp_path}", "trainer.per_device_train_batch_size=60") == 2
-    told = capsys.readouterr().err
-    assert "trainer.per_device_train_batch_size=60: there are " in told
-    assert " training examples, too few for a full batch; " in told
+    printed = capsys.readouterr().err
+    assert "trainer.per_device_train_batch_size=60: there are " in printed
+    assert " training examples, too few for a full batch; " in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -274,7 +275,7 @@ TARGET = ("budget=depth", "budget.target=2")
     (("trainer.optimizer=adam_atan2",), "trainer.adam_epsilon=1e-08: trainer.optimizer=adam_atan2 has none; set"),
     (("dataset.metrics=[accuracy]",), "dataset.metrics=accuracy: not a metric of a puzzle"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(
+def test_mistakes_are_one_line_errors(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert execute(*ROOT, f"output_dir={tmp_path}", *arguments) == 2
@@ -285,8 +286,8 @@ def test_mistakes_are_one_line(
 PUBLISHED = {"trm_sudoku_extreme": (9, SUDOKU), "trm_maze_hard": (10, MAZE)}
 
 
-def drawn_groups(root: str) -> dict[str, list[Group]]:
-    """Puzzles as of a published experiment, on smaller mazes."""
+def draw_groups(root: str) -> dict[str, list[Group]]:
+    """Draw puzzles as of a published experiment, on smaller mazes."""
     if root == "trm_sudoku_extreme":
         dataset = SudokuConfig(name="sudoku", size=9, blanks=30, train_examples=24, max_evaluation_examples=8)
         data: Any = load_sudoku(dataset, seed=0)
@@ -304,14 +305,14 @@ def drawn_groups(root: str) -> dict[str, list[Group]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["tables", "arrays"])
 @pytest.mark.parametrize("root", PUBLISHED)
-def test_published_experiments_train_on_files_of_that_layout(root: str, layout: str, tmp_path: Path) -> None:
-    folder, groups = tmp_path / "data", drawn_groups(root)
+def test_published_experiments_train_on_published_layouts(root: str, layout: str, tmp_path: Path) -> None:
+    folder, groups = tmp_path / "data", draw_groups(root)
     if layout == "arrays":
         written_arrays(folder, groups, PUBLISHED[root][1])
     else:
         folder.mkdir()
-        for split, found in groups.items():
-            written_table(folder / f"{split}.csv", found, PUBLISHED[root][1])
+        for split, puzzles in groups.items():
+            written_table(folder / f"{split}.csv", puzzles, PUBLISHED[root][1])
     narrow = (
         "model.hidden_size=32", "model.intermediate_size=32", "model.mixing_size=32", "model.num_attention_heads=2",
         "model.num_steps=2", "model.exit_rule=fixed:2",
@@ -320,14 +321,14 @@ def test_published_experiments_train_on_files_of_that_layout(root: str, layout: 
         "trainer.max_steps=2", "trainer.eval_steps=2", "trainer.per_device_train_batch_size=8",
         "trainer.warmup_steps=0", "trainer.disable_tqdm=true",
     )  # fmt: skip
-    place = (f"output_dir={tmp_path / 'out'}", f"dataset.path={folder}")
-    assert execute("--config-name", root, *place, *narrow, *short) == 0
+    paths = (f"output_dir={tmp_path / 'out'}", f"dataset.path={folder}")
+    assert execute("--config-name", root, *paths, *narrow, *short) == 0
     (directory,) = (tmp_path / "out").glob("*/*")
-    record = read(directory / "run.json")
+    record = read_json(directory / "run.json")
     assert record["status"] == "finished"
     assert record["data"]["cells"] == PUBLISHED[root][0] ** 2
     optimizer = torch.load(directory / "checkpoints" / "checkpoint-2" / "optimizer.pt", weights_only=True)
     moments = [len(group["params"]) for group in optimizer["param_groups"] if not group["by_sign"]]
     assert len(optimizer["state"]) == sum(moments), "the vector of the puzzles' kind descends by sign"
     assert len(optimizer["param_groups"]) == 2
-    assert len(logged(directory, "eval/exact_accuracy")) >= 1
+    assert len(read_logged(directory, "eval/exact_accuracy")) >= 1

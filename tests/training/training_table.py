@@ -1,8 +1,8 @@
-"""Every way of training, as rows that are generated from the configuration classes; run by each of several processes.
+"""Every way of training, as rows generated from the configuration classes and run by each of several processes.
 
 A row is a base of a family and one change of it: one choice of one enumeration, one switch, one unit of a budget.
-`BASES` has a base for every head of every family. `NEEDS` has what a choice cannot do without. A new choice without
-what it needs is refused by the checks of its configuration, and a new head without a base by the test.
+`BASES` has a base for every head of every family. `NEEDS` lists what a choice requires. A new choice without its
+requirements is refused by the checks of its configuration, and a new head without a base by the test.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from adadepth.tasks.session import Session
 from adadepth.training.callbacks import EpochCallback, StepCallback
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
-from tests.training.questions_support import write
+from tests.training.questions_support import write_tables
 
 INPUTS = Path(__file__).resolve().parents[1] / "before" / "inputs"
-EXAMPLES, STEPS = 4, 3  # of a step, however many processes share them; of a training
+EXAMPLES, STEPS = 4, 3  # examples of a step over all processes; steps of a training
 COMMON = (
     "debug=default", "trainer.disable_tqdm=true", "trainer.logging_steps=1", f"trainer.max_steps={STEPS}",
     "trainer.eval_strategy=no", "trainer.eval_on_start=false", "trainer.load_best_model_at_end=false",
     "trainer.save_strategy=no", "trainer.warmup_steps=0", "trainer.time_budget_minutes=null",
 )  # fmt: skip
 
-# Base of every head: a shipped experiment, and what is laid over it. {folder} has the files of the tests.
+# Base of every head: a shipped experiment and its overrides. {folder} has the files of the tests.
 BASES: dict[tuple[str, str], tuple[str, ...]] = {
     ("adalayers", "classification"): ("adalayers_tiny",),
     ("adalayers", "tagging"): (
@@ -106,7 +106,7 @@ FURTHER: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _GROWING = ("budget.target=2", "budget.grow=0.5", "budget.hold=0", "budget.ramp=0.5")
-# What a choice cannot do without, or what makes it leave parameters idle.
+# Settings that a choice requires, because without them it is refused or leaves parameters idle.
 NEEDS: dict[str, tuple[str, ...]] = {
     "adalayers model.freeze_base_model=false": ("features.cache=false",),
     "albert_act budget.unit=updates": ("model.act_penalty=0", *_GROWING),
@@ -161,7 +161,7 @@ WHOLE = frozenset({
     "trainer.optimizer=muon", "trainer.lora.rank=1", "model.freeze_base_model=false", "par_xl search",
     "model.mix=scalar",
 })  # fmt: skip
-# What chooses a kernel or a function without parameters.
+# Settings that select a kernel or a function without parameters.
 _NEUTRAL = (Activation, Attention)
 
 
@@ -170,7 +170,7 @@ LOSSES = {"exit_weights": tuple(BUILT_IN), "objective": tuple(dict.fromkeys([*Ob
 
 
 class Row(NamedTuple):
-    """A training: a name, and the command line."""
+    """Training with a name and a command line."""
 
     name: str
     overrides: tuple[str, ...]
@@ -193,23 +193,26 @@ def list_rows(folder: Path, *bases: tuple[str, str]) -> list[Row]:
     """Return the rows of some bases, or of all, whose files are in a folder."""
     rows = []
     for name, head in bases or BASES:
-        root, *own = BASES[name, head]
+        root, *overrides_of_base = BASES[name, head]
         family = families()[name]
-        still = [*COMMON, *_switch_off_dropout(family.settings), *own]
+        still = [*COMMON, *_switch_off_dropout(family.settings), *overrides_of_base]
         base = configured(root, *(part.format(folder=folder) for part in still))
         for change in ("", *_list_changes(family, head, base)):
             needs = [need for key in (change, f"{name} {change}") for need in NEEDS.get(key, ())]
             overrides = (part.format(folder=folder) for part in (*still, *needs, *change.split()))
             if (title := f"{name} {head} {change}".strip()) not in IMPOSSIBLE:
                 rows.append(Row(title, (root, *overrides)))
-    further = [item for item in FURTHER.items() if not bases or item[0].split()[0] in {name for name, _ in bases}]
+    more_rows = [item for item in FURTHER.items() if not bases or item[0].split()[0] in {name for name, _ in bases}]
     if find_spec("peft") is None:  # an optional package
-        further = [(title, command) for title, command in further if "trainer.lora" not in title]
-    return [*rows, *(Row(title, (root, *COMMON, *own)) for title, (root, *own) in further)]
+        more_rows = [(title, command) for title, command in more_rows if "trainer.lora" not in title]
+    return [
+        *rows,
+        *(Row(title, (root, *COMMON, *overrides_of_base)) for title, (root, *overrides_of_base) in more_rows),
+    ]
 
 
 def _switch_off_dropout(settings: type[ModelConfig]) -> list[str]:
-    """Return overrides that leave nothing to chance in training."""
+    """Return overrides that disable all dropout."""
     names = [field.name for field in dataclasses.fields(settings)]
     return [f"model.{name}=0" for name in names if name.endswith("dropout_prob")]
 
@@ -219,7 +222,7 @@ def _list_changes(family: Family, head: str, base: ExperimentConfig) -> Iterator
 
     The first head of a family has all of them. The other heads share those that leave the shape of weights as it is.
     """
-    first, *others = [known for known in family.heads if known != "search"]
+    first, *other_heads = [known_head for known_head in family.heads if known_head != "search"]
     shapes = {field.name: field.metadata["adadepth"].shape for field in dataclasses.fields(family.settings)}
     model = [(name, value) for name, value in list_choices(family.settings) if value != getattr(base.model, name)]
     free = [choice for choice in model if not shapes[choice[0]]]
@@ -227,7 +230,7 @@ def _list_changes(family: Family, head: str, base: ExperimentConfig) -> Iterator
         changed = [(name, value) for name, value in list_choices(SearchConfig) if value != getattr(base.search, name)]
         yield from (f"search.{name}={_format(value)}" for name, value in changed)
         return
-    for name, value in model if head == first else free[others.index(head) :: len(others)]:
+    for name, value in model if head == first else free[other_heads.index(head) :: len(other_heads)]:
         yield f"model.{name}={_format(value)}"
     if callable(family.fixed_depth):
         fixed = family.fixed_depth(base.model, 2).items()
@@ -259,7 +262,7 @@ def train(config: ExperimentConfig, sharded: bool) -> dict[str, Any]:
         _find_task(config).train(config)
     (trainer,) = trainers
     logged = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    weights = {name: _whole(weight) for name, weight in trainer.unwrapped_model.named_parameters()}
+    weights = {name: _gather(weight) for name, weight in trainer.unwrapped_model.named_parameters()}
     return {"losses": logged, "weights": weights}
 
 
@@ -284,14 +287,14 @@ def _train(session: Session) -> DepthTrainer:
     return trainer
 
 
-def _whole(weight: Any) -> torch.Tensor:
+def _gather(weight: Any) -> torch.Tensor:
     return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
 
 
 def write_files(folder: Path) -> None:
     """Write the tables that some bases read."""
-    write(folder / "questions", "act_squad")
-    write(folder / "choices", "act_swag")
+    write_tables(folder / "questions", "act_squad")
+    write_tables(folder / "choices", "act_swag")
     (folder / "tags").mkdir()
     for split in ("train", "validation"):
         line = '{"tokens": ["the", "cat", "sat", "on", "a", "mat"], "ner_tags": ["O", "B-X", "O", "O", "O", "B-X"]}\n'
@@ -299,7 +302,7 @@ def write_files(folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Train the rows of a file, and write what came of them; the folder is named after the way."""
+    """Train the rows of a file, and write their results; the folder is named after the way of training."""
     configs: dict[str, ExperimentConfig] = pickle.loads((folder.parent / "rows.pickle").read_bytes())
     if folder.name == "one":
         for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):

@@ -1,4 +1,4 @@
-"""Whole command lines as one or several processes: what torchrun starts, without its four seconds a process.
+"""Whole command lines as one or several processes, as torchrun starts them but without its four seconds a process.
 
 One process imports what all runs need and forks the processes of each of them.
 """
@@ -21,48 +21,48 @@ from typing import Any
 import torch
 
 from adadepth import tasks
-from tests.figures_support import briefly_timed
-from tests.runs_support import become
-from tests.training.processes_support import ROOT, free_port
+from tests.figures_support import shorten_runs
+from tests.runs_support import run_and_exit
+from tests.training.processes_support import ROOT, find_free_port
 
 _ANSWER = "status "  # beside what libraries say when they are imported
 
 
-def launch(given: Sequence[str], processes: int = 1) -> str:
-    """What `adadepth GIVEN` says, as that many processes of one gloo group.
+def launch(arguments: Sequence[str], processes: int = 1) -> str:
+    """Run `adadepth ARGUMENTS` in the processes of one gloo group, and return the output.
 
     Raises:
-        AssertionError: With what was said, if a process fails.
+        AssertionError: A process failed; the message has the output.
     """
-    status, said = try_to_launch(given, processes)
-    assert status == 0, said[-6000:]
-    return said
+    status, printed = try_to_launch(arguments, processes)
+    assert status == 0, printed[-6000:]
+    return printed
 
 
-def try_to_launch(given: Sequence[str], processes: int = 1) -> tuple[int, str]:
-    """The status, that of the first process that failed, and what was said."""
-    server = _server()
+def try_to_launch(arguments: Sequence[str], processes: int = 1) -> tuple[int, str]:
+    """Return the exit status, that of the first process that failed, and the output."""
+    server = _start_server()
     assert server.stdin is not None
     assert server.stdout is not None
-    with NamedTemporaryFile("r", suffix=".txt") as said:
-        job = {"given": list(given), "processes": processes, "said": said.name, "port": free_port()}
+    with NamedTemporaryFile("r", suffix=".txt") as output:
+        job = {"given": list(arguments), "processes": processes, "said": output.name, "port": find_free_port()}
         server.stdin.write(json.dumps(job) + "\n")
         server.stdin.flush()
         status = next((line for line in server.stdout if line.startswith(_ANSWER)), f"{_ANSWER}1")
-        return int(status.removeprefix(_ANSWER)), said.read()
+        return int(status.removeprefix(_ANSWER)), output.read()
 
 
 @cache
-def _server() -> subprocess.Popen[str]:
-    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+def _start_server() -> subprocess.Popen[str]:
+    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-    server = subprocess.Popen([sys.executable, "-m", __name__], cwd=ROOT, env=os.environ | own, **pipes)
+    server = subprocess.Popen([sys.executable, "-m", __name__], cwd=ROOT, env=os.environ | variables, **pipes)
     atexit.register(lambda: os.killpg(server.pid, signal.SIGKILL))
     return server
 
 
 def _serve() -> None:
-    """Import everything; then a line is a run, and its answer the status."""
+    """Load everything, then run each line of the input and answer with the status."""
     for module in pkgutil.iter_modules(tasks.__path__, "adadepth.tasks."):
         importlib.import_module(module.name)
     torch.set_num_threads(1)  # threads do not survive a fork
@@ -70,12 +70,12 @@ def _serve() -> None:
         print(f"{_ANSWER}{_run(**json.loads(line))}", flush=True)
 
 
-def _run(given: list[str], processes: int, said: str, port: str) -> int:
-    """Fork the processes; the first that fails ends the others."""
+def _run(arguments: list[str], processes: int, output: str, port: str) -> int:
+    """Start the processes; the first that fails ends the others."""
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
     several = group | sizes if processes > 1 else {}
-    running = {_started(rank, given, said, several) for rank in range(processes)}
+    running = {_start_process(rank, arguments, output, several) for rank in range(processes)}
     failed = 0
     while running:
         ended, status = os.wait()
@@ -86,15 +86,15 @@ def _run(given: list[str], processes: int, said: str, port: str) -> int:
     return failed
 
 
-def _started(rank: int, given: list[str], said: str, several: dict[str, str]) -> int:
+def _start_process(rank: int, arguments: list[str], output: str, several: dict[str, str]) -> int:
     child = os.fork()
     if child == 0:
         if several:
             os.environ.update(several, RANK=str(rank), LOCAL_RANK=str(rank))
-        with open(said, "a") as file:
+        with open(output, "a") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)
-        become(given, briefly_timed())
+        run_and_exit(arguments, shorten_runs())
     return child
 
 

@@ -29,16 +29,16 @@ def test_ragged_pays_from_the_size_where_all_larger_are_faster(
     benchmarks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = load_script("benchmarks/first_hour_steps.py", monkeypatch)
-    rows = [make_row("inference", 10, batch, speedup) for batch, speedup in ((1, 1.1), (2, 0.9), (4, 1.2), (8, 1.5))]
-    rows += [make_row("training", 10, 4, 1.2), make_row("training", 10, 8, 0.9)]
-    assert script.crossovers(rows) == {"inference": 12 * 10**2 * 4 * 100, "training": None}
+    rows = [row("inference", 10, batch, speedup) for batch, speedup in ((1, 1.1), (2, 0.9), (4, 1.2), (8, 1.5))]
+    rows += [row("training", 10, 4, 1.2), row("training", 10, 8, 0.9)]
+    assert script.find_crossovers(rows) == {"inference": 12 * 10**2 * 4 * 100, "training": None}
 
 
 def test_the_published_runs_are_configurations(
     benchmarks: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = load_script("benchmarks/first_hour_steps.py", monkeypatch)
-    plan = script.steps(False, script.Places(str(tmp_path), str(tmp_path), str(tmp_path)))
+    plan = script.list_steps(False, script.DataFolders(str(tmp_path), str(tmp_path), str(tmp_path)))
     commands = [step.command(10, tmp_path) for step in plan]
     runs = [command[2:] for command in commands if command[0] == "adadepth/run.py"]
     assert [name for name, *_ in runs] == ["act_tiny", *["par_wikitext2"] * 2, "trm_sudoku_extreme", "trm_maze_hard"]
@@ -59,7 +59,7 @@ def test_a_step_that_fails_or_is_cut_stops_no_other_and_runs_again(
     benchmarks: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = load_script("benchmarks/first_hour.py", monkeypatch)
-    monkeypatch.setattr(script, "LEAST", 0.0)
+    monkeypatch.setattr(script, "MIN_SECONDS", 0.0)
     codes = {
         "good": "print('fine')",
         "bad": "print('some more'); raise SystemExit('no such thing')",
@@ -73,16 +73,16 @@ def test_a_step_that_fails_or_is_cut_stops_no_other_and_runs_again(
             script.Step(name, name, 1, lambda minutes, folder, name=name: ["-c", code[name]], read, "") for name in code
         ]
 
-    results = script.take_all(tmp_path, plan(), 9 / 3600, os.environ)
-    assert {name: result["status"] for name, result in results.items()} == {
+    found = script.run_steps(tmp_path, plan(), 9 / 3600, os.environ)
+    assert {name: result["status"] for name, result in found.items()} == {
         "good": "done",
         "bad": "failed",
         "long": "cut",
     }
-    assert results["bad"]["error"] == "no such thing"
-    assert sum(result["seconds"] for result in results.values()) < 9 + 3
-    again = script.take_all(tmp_path, plan(good="raise SystemExit(1)", long="print('quick')"), 9 / 3600, os.environ)
-    assert again["good"] == results["good"]
+    assert found["bad"]["error"] == "no such thing"
+    assert sum(result["seconds"] for result in found.values()) < 9 + 3
+    again = script.run_steps(tmp_path, plan(good="raise SystemExit(1)", long="print('quick')"), 9 / 3600, os.environ)
+    assert again["good"] == found["good"]
     assert {name: result["status"] for name, result in again.items()} == {
         "good": "done",
         "bad": "failed",

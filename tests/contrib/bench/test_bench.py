@@ -1,4 +1,4 @@
-"""The bench as a command: a method of a plug-in beside fixed depths, run once, and its page."""
+"""The bench command: a plug-in's method beside fixed depths, run once, and its page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from adadepth.contrib.bench.page import read_results, to_markdown
-from tests.toy_support import execute, toy_family_installed
+from tests.toy_support import execute, install_toy_family
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = (
@@ -30,26 +30,26 @@ TASK = (
 
 
 def read_comparable_results(folder: Path) -> list[dict[str, Any]]:
-    """The results in a folder but for times and what tells one run of the same code from another."""
+    """Return the results in a folder without times and identifiers of single runs."""
 
-    def without_times(value: Any) -> Any:
+    def drop_times(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: without_times(entry) for key, entry in value.items() if key not in ("seconds", "time")}
-        return [without_times(entry) for entry in value] if isinstance(value, list) else value
+            return {key: drop_times(entry) for key, entry in value.items() if key not in ("seconds", "time")}
+        return [drop_times(entry) for entry in value] if isinstance(value, list) else value
 
-    return [without_times(result) for result in read_results(folder)]
+    return [drop_times(result) for result in read_results(folder)]
 
 
 @pytest.mark.slow
-def test_a_bench_that_is_killed_twice_says_what_one_says_that_is_left_alone(tmp_path: Path) -> None:
+def test_a_twice_killed_bench_has_the_results_of_an_uninterrupted_one(tmp_path: Path) -> None:
     read = '["model.fixed_depth=3", "model.readout_weight=1", "exit_rules=[margin:0.5]"]'
     task = TASK[: TASK.index("ways: ")] + f'ways: {{fixed: ["model.fixed_depth=1,3"], mean: {read}}}}}'
     task = task.replace('"dataset=hops"', '"dataset=hops", "model=albert_act_hops", "budget=none"')
     drops = ("~hydra.sweeper.tasks.hops_causal", "~hydra.sweeper.tasks.hops_sequence")
 
     def start(folder: str) -> subprocess.Popen[bytes]:
-        given = (*drops, f"+hydra.sweeper.tasks.hops={task}", *TINY, f"output_dir={tmp_path / folder}")
-        command = [sys.executable, str(ROOT / "adadepth" / "run.py"), "--config-name", "depth_bench", *given]
+        overrides = (*drops, f"+hydra.sweeper.tasks.hops={task}", *TINY, f"output_dir={tmp_path / folder}")
+        command = [sys.executable, str(ROOT / "adadepth" / "run.py"), "--config-name", "depth_bench", *overrides]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
     assert start("alone").wait(300) == 0
@@ -67,7 +67,7 @@ def test_a_bench_that_is_killed_twice_says_what_one_says_that_is_left_alone(tmp_
 
 
 @pytest.mark.slow
-def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
+def test_a_bench_runs_once_and_continues(tmp_path: Path) -> None:
     tasks = (
         "~hydra.sweeper.tasks.hops_causal",
         "~hydra.sweeper.tasks.hops_sequence",
@@ -76,7 +76,7 @@ def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
     command = ("--config-name", "depth_bench", *tasks, *TINY, f"output_dir={tmp_path}")
     folder = tmp_path / "depth_bench"
     (tmp_path / "site").mkdir()
-    with toy_family_installed(tmp_path / "site"):
+    with install_toy_family(tmp_path / "site"):
         assert execute(*command) == 0
         runs = sorted(folder.glob("runs/*/*/run.json"))
         page = (folder / "results.md").read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
         earlier = to_markdown(results, {"hops": "pointers"})
         assert "| act | budget |" not in earlier
         assert "Runs of fixed, router have no score on this half." in earlier
-        # What is there is not run again, and what is missing is.
+        # Existing results are not computed again, missing ones are.
         runs[0].unlink()
         assert execute(*command) == 0
         # Elsewhere its results are enough.

@@ -48,21 +48,21 @@ DAMAGES: dict[str, Damage | bytes] = {
 
 
 @cache
-def stored_results() -> dict[str, str]:
+def load_stored_results() -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         table = load_script("benchmarks/results_table.py", patch)
         return {result["name"]: json.dumps(result) for result in table.read_table()}
 
 
-def result(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(stored_results()[name])
+def read_result(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(load_stored_results()[name])
     return content
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in NAMES:
-        (tmp_path / f"{name}.json").write_text(json.dumps(result(name)))
+        (tmp_path / f"{name}.json").write_text(json.dumps(read_result(name)))
     return tmp_path
 
 
@@ -70,7 +70,7 @@ def damage(path: Path, change: Damage | bytes) -> None:
     if isinstance(change, bytes):
         path.write_bytes(change)
         return
-    content = result(NAMES[0])
+    content = read_result(NAMES[0])
     change(content)
     path.write_text(json.dumps(content))
 
@@ -79,7 +79,9 @@ def damage(path: Path, change: Damage | bytes) -> None:
 def test_a_damaged_result_is_named_and_its_run_is_missing(
     folder: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [BenchRun("text_masked", "act", (), seed, tuple(result(NAMES[seed])["overrides"]), ()) for seed in (0, 1)]
+    runs = [
+        BenchRun("text_masked", "act", (), seed, tuple(read_result(NAMES[seed])["overrides"]), ()) for seed in (0, 1)
+    ]
     sweeper = BenchSweeper({}, [0, 1], str(folder), str(folder))
     assert list(sweeper._read_known_results(runs)) == runs
     damage(folder / f"{NAMES[0]}.json", DAMAGES[change])
@@ -92,8 +94,8 @@ def test_a_damaged_result_is_named_and_its_run_is_missing(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link", "link to a device"])
-def test_what_is_no_file_is_never_opened(folder: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Reading a pipe would wait for ever, and a device may have no end."""
+def test_only_regular_files_are_opened(folder: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check a pipe, whose reader would wait for ever, and a device, which may have no end."""
     path = folder / f"{NAMES[0]}.json"
     path.unlink()
     make: dict[str, Callable[[], object]] = {
@@ -131,6 +133,6 @@ def test_a_damaged_run_of_a_bench_is_repeated(
     assert select_readable_runs(find_finished_runs(tmp_path)) == {"a": run}
     (run / file).unlink() if content is None else (run / file).write_text(content)
     assert select_readable_runs(find_finished_runs(tmp_path)) == {}
-    said = capsys.readouterr().out
-    assert said.count("\n") == (0 if content == '{"status": "finished"}' else 1)
-    assert file in said or not said
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == (0 if content == '{"status": "finished"}' else 1)
+    assert file in printed or not printed

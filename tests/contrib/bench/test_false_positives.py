@@ -1,4 +1,4 @@
-"""False positives of the bench: equal methods, drawn at random, that its own functions call different."""
+"""False positives of the bench: equal methods, drawn at random, that its functions call different."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def measure_false_positives(kind: str, seeds: int, methods: int, draws: int) -> 
     return recommendations / draws, comparisons / draws
 
 
-def assert_at_most_5_percent(rates: tuple[float, float], draws: int) -> None:
-    """Allow three standard errors of a share of 5 %."""
+def check_at_most_5_percent(rates: tuple[float, float], draws: int) -> None:
+    """Check that rates are at most 5 %, with three standard errors of such a share."""
     assert max(rates) <= 0.05 + 3 * (0.05 * 0.95 / draws) ** 0.5, rates
 
 
 @pytest.mark.parametrize("kind", ["runs", *CURVES])
 def test_equal_methods_are_seldom_called_different(kind: str) -> None:
-    assert_at_most_5_percent(measure_false_positives(kind, seeds=3, methods=4, draws=200), 200)
+    check_at_most_5_percent(measure_false_positives(kind, seeds=3, methods=4, draws=200), 200)
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_equal_methods_are_seldom_called_different(kind: str) -> None:
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 @pytest.mark.parametrize("methods", [2, 4, 8, 16])
 def test_equal_methods_are_called_different_in_at_most_5_percent_of_draws(kind: str, seeds: int, methods: int) -> None:
-    assert_at_most_5_percent(measure_false_positives(kind, seeds, methods, draws=2000), 2000)
+    check_at_most_5_percent(measure_false_positives(kind, seeds, methods, draws=2000), 2000)
 
 
 @pytest.mark.slow
@@ -85,11 +85,11 @@ def test_a_larger_group_is_not_better_by_chance(first: int, second: int) -> None
     for _ in range(draws):
         result = evaluate_comparison(groups, draw_methods(generator, 3, first + second, "runs"))
         wrong += result is not None and result.significantly_cheaper is not None
-    assert_at_most_5_percent((wrong / draws, 0.0), draws)
+    check_at_most_5_percent((wrong / draws, 0.0), draws)
 
 
 def test_different_methods_are_called_different() -> None:
-    """A rule that never finds a difference would pass the tests above."""
+    """Check that differences are found: a rule that never finds one would pass the tests above."""
     points = {
         HaltingMethod(name, "run"): {seed: [make_point(mean + seed, 0.99, 0.01)] for seed in range(3)}
         for name, mean in (("0", 100.0), ("1", 130.0), ("2", 160.0))

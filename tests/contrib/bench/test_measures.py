@@ -30,22 +30,24 @@ from adadepth.contrib.bench.measures import (
 from adadepth.metrics.significance import SeedMean, average_over_seeds
 
 
-def point(macs: float, score: float, chosen: float | None = None, rule: str | None = None) -> dict[str, Any]:
+def make_point(macs: float, score: float, chosen_score: float | None = None, rule: str | None = None) -> dict[str, Any]:
     return {
-        "rule": rule, "score": score, "chosen_score": chosen, "updates": macs / 10, "macs": macs,
+        "rule": rule, "score": score, "chosen_score": chosen_score, "updates": macs / 10, "macs": macs,
         "updates_error": 0.1, "score_error": 0.01,
     }  # fmt: skip
 
 
-def result(method: str, seed: int, readings: dict[str, Any], setting: tuple[str, ...] = ()) -> dict[str, Any]:
+def make_entry(method: str, seed: int, readings: dict[str, Any], setting: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"way": method, "seed": seed, "setting": list(setting), "sets": {"inside": {"readings": readings}}}
 
 
-DEPTHS = {k: {"run": [point(10.0 * k, 0.5 + 0.1 * k)]} for k in (1, 4)}
+DEPTHS = {k: {"run": [make_point(10.0 * k, 0.5 + 0.1 * k)]} for k in (1, 4)}
 RESULTS = [
-    *(result("fixed", seed, DEPTHS[k], (f"depth={k}",)) for seed in (0, 1) for k in DEPTHS),
-    result("loops", 0, {"margin": [point(12, 0.86, 0.91, "margin:0.1"), point(16, 0.9, 0.9, "margin:0.5")]}),
-    result("loops", 1, {"margin": [point(12, 0.8, 0.8, "margin:0.1"), point(18, 0.92, 0.91, "margin:0.5")]}),
+    *(make_entry("fixed", seed, DEPTHS[k], (f"depth={k}",)) for seed in (0, 1) for k in DEPTHS),
+    make_entry("loops", 0, {"margin": [make_point(12, 0.86, 0.91, "margin:0.1"),
+                                       make_point(16, 0.9, 0.9, "margin:0.5")]}),
+    make_entry("loops", 1, {"margin": [make_point(12, 0.8, 0.8, "margin:0.1"),
+                                       make_point(18, 0.92, 0.91, "margin:0.5")]}),
 ]  # fmt: skip
 
 
@@ -92,24 +94,24 @@ def test_interpolated_networks_and_scores_below_the_threshold_are_marked() -> No
     assert not reached["is_between_networks"], "the network of depth 4 reaches it"
 
 
-def recommend_at(points: OperatingPoints, threshold: float) -> Recommendation | None:
+def recommend_for_threshold(points: OperatingPoints, threshold: float) -> Recommendation | None:
     return recommend_method(measure_candidates(points, find_requirements(points, threshold)))
 
 
 def test_a_difference_within_its_error_is_not_significant() -> None:
     needs = find_requirements(
-        collect_points([*RESULTS, result("near", 0, {"run": [point(15.5, 0.95)]})], "inside"), 0.9
+        collect_points([*RESULTS, make_entry("near", 0, {"run": [make_point(15.5, 0.95)]})], "inside"), 0.9
     )
     assert needs[HaltingMethod("near", "run")] is None  # seed 1 is missing
-    both = [result("near", seed, {"run": [point(15.5, 0.95)]}) for seed in (0, 1)]
-    recommendation = recommend_at(collect_points([*RESULTS, *both], "inside"), 0.9)
+    both = [make_entry("near", seed, {"run": [make_point(15.5, 0.95)]}) for seed in (0, 1)]
+    recommendation = recommend_for_threshold(collect_points([*RESULTS, *both], "inside"), 0.9)
     assert recommendation is not None
     assert recommendation.method == HaltingMethod("loops", "margin")
     assert HaltingMethod("near", "run") in recommendation.ties
 
 
 def test_nothing_is_recommended_where_no_method_reaches_the_threshold() -> None:
-    assert recommend_at(collect_points(RESULTS, "inside"), 0.99) is None
+    assert recommend_for_threshold(collect_points(RESULTS, "inside"), 0.99) is None
 
 
 def test_an_estimate_of_one_seed_has_the_error_of_its_examples() -> None:
@@ -123,15 +125,18 @@ def with_halves(item: dict[str, Any], halves: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
-def test_methods_with_budgets_are_compared_on_the_half_on_which_no_budget_was_fitted() -> None:
-    """Which is easier here, by .1: on all examples, the fixed depth would seem to be worse than the budget."""
+def test_methods_with_budgets_are_compared_on_the_unfitted_half() -> None:
+    """Compare halves of which one is easier by .1: on all examples, the fixed depth would seem to be worse."""
     fixed = with_halves(
-        result("fixed", 0, {"run": [point(20, 0.8)]}),
-        {"run": [point(20, 0.9, chosen=0.7)]},
+        make_entry("fixed", 0, {"run": [make_point(20, 0.8)]}),
+        {"run": [make_point(20, 0.9, chosen_score=0.7)]},
     )
     act = with_halves(
-        result("act", 0, {"run": [point(30, 0.8)]}),
-        {"run": [point(30, 0.9, chosen=0.7)], "budget": [point(25, 0.89, chosen=0.69, rule="budget.target=2")]},
+        make_entry("act", 0, {"run": [make_point(30, 0.8)]}),
+        {
+            "run": [make_point(30, 0.9, chosen_score=0.7)],
+            "budget": [make_point(25, 0.89, chosen_score=0.69, rule="budget.target=2")],
+        },
     )
     points = collect_points([fixed, act], "inside")
     assert {method: [p["score"] for p in by_seed[0]] for method, by_seed in points.items()} == {
@@ -145,34 +150,42 @@ def test_methods_with_budgets_are_compared_on_the_half_on_which_no_budget_was_fi
     assert collect_points([fixed], "inside")[HaltingMethod("fixed", "run")][0][0]["score"] == 0.8
 
 
-def test_budgets_are_left_out_beside_a_method_that_has_no_score_on_their_half() -> None:
-    halves = {"run": [point(30, 0.9)], "budget": [point(25, 0.89, rule="budget.target=2")]}
-    act = with_halves(result("act", 0, {"run": [point(30, 0.8)]}), halves)
+def test_budgets_are_left_out_beside_a_method_without_a_score_on_their_half() -> None:
+    halves = {"run": [make_point(30, 0.9)], "budget": [make_point(25, 0.89, rule="budget.target=2")]}
+    act = with_halves(make_entry("act", 0, {"run": [make_point(30, 0.8)]}), halves)
     margin = with_halves(
-        result("mean", 0, {"run": [point(9, 0.8)], "margin": [point(8, 0.7)]}), {"run": [point(9, 0.9)]}
+        make_entry("mean", 0, {"run": [make_point(9, 0.8)], "margin": [make_point(8, 0.7)]}),
+        {"run": [make_point(9, 0.9)]},
     )
-    earlier = result("mor", 0, {"run": [point(20, 0.8)], "budget": [point(15, 0.85)]})  # stored by an earlier version
-    for others, unscored in (([margin], ["mean"]), ([earlier], ["mor"])):
-        points = collect_points([act, *others], "inside")
-        assert find_budget_scores([act, *others], "inside").unscored == unscored
+    earlier = make_entry(
+        "mor", 0, {"run": [make_point(20, 0.8)], "budget": [make_point(15, 0.85)]}
+    )  # stored by an earlier version
+    for other_results, unscored in (([margin], ["mean"]), ([earlier], ["mor"])):
+        points = collect_points([act, *other_results], "inside")
+        assert find_budget_scores([act, *other_results], "inside").unscored == unscored
         assert not any(method.rule == "budget" for method in points)
         assert points[HaltingMethod("act", "run")][0][0]["score"] == 0.8
 
 
-def test_compute_of_runs_includes_the_prediction_as_that_of_exit_rules_does() -> None:
-    """The same network at full depth has the same compute as a run and as an exit rule."""
-    mean = result("mean", 0, {"run": [point(40, 0.9) | {"prediction_macs": 6.0}], "fixed": [point(46, 0.9)]})
-    layers = result("layers", 0, {"run": [point(20, 0.8) | {"prediction_macs": 6.0}]})
+def test_compute_of_runs_includes_the_prediction_like_exit_rules() -> None:
+    """Check one network at full depth, which has the same compute as a run and as an exit rule."""
+    mean = make_entry(
+        "mean", 0, {"run": [make_point(40, 0.9) | {"prediction_macs": 6.0}], "fixed": [make_point(46, 0.9)]}
+    )
+    layers = make_entry("layers", 0, {"run": [make_point(20, 0.8) | {"prediction_macs": 6.0}]})
     points = collect_points([mean, layers], "inside")
     assert {method.label: by_seed[0][0]["compute"] for method, by_seed in points.items()} == {
         "mean": 46.0, "mean, fixed": 46.0, "layers": 26.0,
     }  # fmt: skip
     assert find_uncounted_predictions(points) == []
     # A result of an earlier version has no such count: then no run of the task includes it.
-    earlier = collect_points([mean, result("layers", 0, {"run": [point(20, 0.8)]})], "inside")
+    earlier = collect_points([mean, make_entry("layers", 0, {"run": [make_point(20, 0.8)]})], "inside")
     assert [by_seed[0][0]["compute"] for by_seed in earlier.values()] == [40.0, 46.0, 20.0]
     assert find_uncounted_predictions(earlier) == ["layers"]
-    assert find_uncounted_predictions(collect_points([result("layers", 0, {"run": [point(20, 0.8)]})], "inside")) == []
+    assert (
+        find_uncounted_predictions(collect_points([make_entry("layers", 0, {"run": [make_point(20, 0.8)]})], "inside"))
+        == []
+    )
 
 
 def make_result(name: str, steps: int, macs: float, updates: float = 1.0, spread: float = 0.0) -> dict[str, Any]:
@@ -180,7 +193,7 @@ def make_result(name: str, steps: int, macs: float, updates: float = 1.0, spread
     return {"name": name, "steps": steps, "max_updates": 8, "sets": {"inside": {"readings": {"run": [point]}}}}
 
 
-def test_equal_steps_leave_out_what_was_trained_longer_and_equal_work_what_was_trained_for_less() -> None:
+def test_comparisons_at_equal_steps_or_compute_leave_out_other_trainings() -> None:
     full, shallow = make_result("full", 100, 80.0, 8.0), make_result("shallow", 100, 20.0, 2.0)
     longer, second = make_result("longer", 400, 20.0, 2.0), make_result("second", 30, 80.0, 8.0)
     # units that halt by themselves, after 4 of 8 updates on average, may have been trained at full depth
@@ -196,7 +209,7 @@ def make_candidate(compute: float | None, error: float = 0.1, score: float = 0.9
     return Candidate(needs, SeedMean(score, 0.001, 4, 5))
 
 
-def test_a_comparison_is_decided_by_the_cheapest_of_each_group() -> None:
+def test_the_cheapest_of_each_group_decides_a_comparison() -> None:
     comparison = Comparison(
         "?", "", "rules", lambda method: method.rule == "margin", "gates", lambda method: method.rule == "quantile"
     )

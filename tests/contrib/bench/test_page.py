@@ -1,4 +1,4 @@
-"""The tables of a bench's page, and that docs/results.md follows from the stored results."""
+"""Tables of a bench's page, and docs/results.md as derived from the stored results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adadepth.contrib.bench.page import (
 from tests.scripts_support import load_script
 
 
-def result(seed: int, score: float) -> dict[str, Any]:
+def make_result(seed: int, score: float) -> dict[str, Any]:
     point = {
         "rule": "margin:0.5", "chosen_score": score, "score": score, "score_error": 0.01, "updates": 2.0,
         "updates_error": 0.1, "macs": 5.0,
@@ -40,7 +40,7 @@ def result(seed: int, score: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-RESULTS = [result(0, 0.8), result(1, 0.9)]
+RESULTS = [make_result(0, 0.8), make_result(1, 0.9)]
 
 
 def test_rules_are_means_over_seeds() -> None:
@@ -68,7 +68,7 @@ def test_rules_are_means_over_seeds() -> None:
 
 
 def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
-    margin_results = [result(seed, 0.9) for seed in (0, 1)]
+    margin_results = [make_result(seed, 0.9) for seed in (0, 1)]
     fixed = copy.deepcopy(margin_results)
     for item in fixed:
         (point,) = item["sets"]["inside"]["readings"].pop("margin")
@@ -92,7 +92,7 @@ def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
 
 
 def test_budgets_that_cannot_be_compared_are_left_out_with_the_reason() -> None:
-    results = [result(seed, 0.9) for seed in (0, 1)]
+    results = [make_result(seed, 0.9) for seed in (0, 1)]
     for item in results:
         item["sets"]["inside"]["readings"]["budget"] = [item["sets"]["inside"]["readings"]["margin"][0]]
     reason = (
@@ -111,8 +111,8 @@ def test_budgets_that_cannot_be_compared_are_left_out_with_the_reason() -> None:
     assert "| mean | budget |" in page
 
 
-def test_a_task_whose_runs_have_no_compute_of_predictions_says_so() -> None:
-    results = [result(seed, 0.9) for seed in (0, 1)]
+def test_a_task_without_compute_of_predictions_says_so() -> None:
+    results = [make_result(seed, 0.9) for seed in (0, 1)]
     assert "prediction head" not in to_markdown(results, {})  # exit rules alone
     for item in results:
         readings = item["sets"]["inside"]["readings"]
@@ -129,7 +129,7 @@ def test_a_task_whose_runs_have_no_compute_of_predictions_says_so() -> None:
 
 
 def test_a_task_without_a_recommendation_says_so() -> None:
-    one_seed, other = result(0, 0.9), result(1, 0.9)
+    one_seed, other = make_result(0, 0.9), make_result(1, 0.9)
     other["sets"]["inside"]["readings"]["kl"] = other["sets"]["inside"]["readings"].pop("margin")
     sentence = "no method reaches the threshold of 0.8820, 98.0% of the best score, with every seed."
     assert f"| `hops` | – | {sentence} |" in to_markdown([one_seed, other], {})
@@ -137,27 +137,29 @@ def test_a_task_without_a_recommendation_says_so() -> None:
 
 
 @pytest.fixture
-def stored(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def results_table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_script("benchmarks/results_table.py", monkeypatch)
 
 
-def test_page_and_readme_follow_from_the_stored_results(stored: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_and_readme_agree_with_the_stored_results(
+    results_table: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = load_script("benchmarks/results_page.py", monkeypatch)
-    assert script.PAGE.read_text(encoding="utf-8") == script.format_page(stored.read_table())
+    assert script.PAGE.read_text(encoding="utf-8") == script.format_page(results_table.read_table())
     readme = script.README.read_text(encoding="utf-8")
-    assert script.fill_readme(readme, stored.read_table()) == readme
+    assert script.fill_readme(readme, results_table.read_table()) == readme
 
 
 @pytest.mark.slow
-def test_stored_results_are_written_as_files_that_a_bench_reads(stored: ModuleType, tmp_path: Path) -> None:
-    stored.write_files(tmp_path)
+def test_stored_results_are_written_as_files_of_a_bench(results_table: ModuleType, tmp_path: Path) -> None:
+    results_table.write_files(tmp_path)
     results = read_results(tmp_path)
-    assert results == stored.read_table()
-    stored.write_table(results, tmp_path / "again.parquet")
-    assert stored.read_table(tmp_path / "again.parquet") == results
+    assert results == results_table.read_table()
+    results_table.write_table(results, tmp_path / "again.parquet")
+    assert results_table.read_table(tmp_path / "again.parquet") == results
 
 
-def test_no_two_methods_of_a_task_were_the_same_training(stored: ModuleType) -> None:
-    results = stored.read_table()
+def test_no_two_methods_of_a_task_were_the_same_training(results_table: ModuleType) -> None:
+    results = results_table.read_table()
     distinct = {json.dumps([result[key] for key in ("task", "seed", "sets", "seconds")]) for result in results}
     assert len(distinct) == len(results)

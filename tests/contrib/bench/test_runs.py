@@ -1,4 +1,4 @@
-"""The runs of a bench: which there are, in which order, and how a repeated command knows them."""
+"""Runs of a bench: their list and order, and how a repeated command recognises them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TASKS: dict[str, Any] = {
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
-    """The combinations of values that stand between commas."""
+    """Return the combinations of comma-separated values."""
     choices = [
         [f"{key}={value}" for value in values.split(",")] for key, values in (o.split("=", 1) for o in overrides)
     ]
@@ -86,7 +86,7 @@ def test_a_run_that_starts_from_another_follows_it_with_its_own_seed(tmp_path: P
         ),
     ],
 )
-def test_mistakes_are_one_line(ways: dict[str, Any], message: str) -> None:
+def test_mistakes_are_one_line_errors(ways: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         make_runs({"hops": {"ways": ways}})
     assert str(raised.value) == message
@@ -105,7 +105,7 @@ def make_rule(rule: str, score: float, online: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_rules_have_online_points_where_exits_change_the_inputs_of_other_units() -> None:
+def test_rules_whose_exits_change_other_units_have_online_points() -> None:
     rules = [make_rule("margin:0.5", 0.8, 0.7), make_rule("margin:0.9", 0.9, 0.9), make_rule("fixed:2", 0.6, 0.6)]
     points = collect_online_points(rules)
     assert set(points) == {"margin"}
@@ -115,15 +115,15 @@ def test_rules_have_online_points_where_exits_change_the_inputs_of_other_units()
 
 
 def test_file_locations_are_not_part_of_the_identity_of_a_run() -> None:
-    (here,), (there,) = (
-        make_runs({"text": {"places": [f"dataset.path={place}"], "ways": {"mean": ["model.loss=mean"]}}}, seeds=[0])
-        for place in ("here", "there")
+    (first,), (second,) = (
+        make_runs({"text": {"places": [f"dataset.path={location}"], "ways": {"mean": ["model.loss=mean"]}}}, seeds=[0])
+        for location in ("here", "there")
     )
-    assert "dataset.path=there" in there.training
-    assert here.overrides == there.overrides == ["model.loss=mean", "trainer.max_steps=3", "seed=0", "seeds=1"]
+    assert "dataset.path=there" in second.training
+    assert first.overrides == second.overrides == ["model.loss=mean", "trainer.max_steps=3", "seed=0", "seeds=1"]
 
 
-def test_a_stored_run_is_known_by_its_values_in_any_order_and_notation() -> None:
+def test_a_stored_run_is_recognised_in_any_order_and_notation() -> None:
     task = {"hops": {"ways": {"gate": ["model.gate=False", "model.rate=0.01", "exit_rules=[margin:0.5,kl:0.01]"]}}}
     (run,) = make_runs(task, seeds=[0])
     stored = ["exit_rules=[margin:0.5, kl:0.01]", "seed=0", "seeds=1", "model.gate=false", "model.rate=1e-2"]
@@ -133,7 +133,7 @@ def test_a_stored_run_is_known_by_its_values_in_any_order_and_notation() -> None
     assert not run.has_overrides([*stored, "trainer.max_steps=3", "model.width=2"])
 
 
-def test_only_overrides_that_differ_between_settings_are_in_the_name_of_a_run() -> None:
+def test_the_name_of_a_run_has_only_differing_overrides() -> None:
     def expand_as_hydra(overrides: Sequence[str]) -> list[list[str]]:
         return [[override.replace("false", "False") for override in setting] for setting in expand(overrides)]
 
@@ -160,10 +160,10 @@ def test_runs_of_a_task_with_budgets_are_scored_on_both_halves_and_keep_their_id
     assert [run.evaluation for run in without] == [(), ("exit_rules=[kl:0.01]",)]
 
 
-def make_budget_row(target: float | None, chosen: float, score: float) -> dict[str, Any]:
+def make_budget_row(target: float | None, chosen_score: float, score: float) -> dict[str, Any]:
     return {
         "target": target, "fit": None, "n": 400, "mean": 2.0, "std": 1.0, "adaptive_macs": 8000.0, "spearman": 0.5,
-        "metrics": {"score": score}, "fitting_metrics": {"score": chosen},
+        "metrics": {"score": score}, "fitting_metrics": {"score": chosen_score},
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The shipped tasks of the bench: methods that are compared have the sizes that the task files state."""
+"""Shipped tasks of the bench: compared methods have the sizes that the task files state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_task(name: str) -> dict[str, Any]:
 
 
 def configure(task: str, method: str, *overrides: str) -> ExperimentConfig:
-    """Compose the training of a method. `overrides` replace settings that have several values."""
+    """Build the configuration of a method. `overrides` replace settings that have several values."""
     only = read_task(task)
     only["ways"] = {method: only["ways"][method]}
     (run,) = runs.list_bench_runs({task: only}, [0], overrides, lambda training: [list(training)])
@@ -55,7 +55,7 @@ def count_weights(model: Any) -> int:
         ],
     ),
 )
-def test_methods_that_are_compared_at_equal_parameters_have_them(
+def test_methods_compared_at_equal_parameters_have_equal_parameters(
     task: str, method: str, other: str, setting: list[str]
 ) -> None:
     first, second = (build_model(configure(task, *choice)) for choice in ((method,), (other, *setting)))

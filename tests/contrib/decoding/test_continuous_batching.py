@@ -1,4 +1,4 @@
-"""Many texts in places: each gets what it gets alone from a plain loop."""
+"""Continuous batching of many texts in slots: each text gets the tokens of a plain loop over it alone."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
         for policy in ("all", "frozen")
     ]),
 )  # fmt: skip
-def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: str) -> None:
-    model = build_looped(**KINDS[kind]).double()
-    drawn = model.model._draw_states(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
-    found = decode_texts(model, PROMPTS, GREEDY, places=2, exit_rule=rule, cache_policy=policy)
-    for prompt, tokens, steps in zip(PROMPTS, found.tokens, found.exit_steps, strict=True):
-        expected = generate_plainly(model.config, model.state_dict(), prompt, 6, rule, policy, drawn)
+def test_a_text_gets_the_tokens_of_a_plain_loop(kind: str, rule: str, policy: str) -> None:
+    model = small(**KINDS[kind]).double()
+    initial_states = model.model._draw_states(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
+    decoded = decode_texts(model, PROMPTS, GREEDY, places=2, exit_rule=rule, cache_policy=policy)
+    for prompt, tokens, steps in zip(PROMPTS, decoded.tokens, decoded.exit_steps, strict=True):
+        expected = plain_generation(model.config, model.state_dict(), prompt, 6, rule, policy, initial_states)
         assert (tokens.tolist(), steps.tolist()) == expected
-    assert len(set(torch.cat(found.exit_steps).tolist())) > 1
+    assert len(set(torch.cat(decoded.exit_steps).tolist())) > 1
 
 
 @pytest.mark.parametrize(
@@ -51,44 +51,44 @@ def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: st
         for case in (("all", 1), ("frozen", 2))
     ]),
 )  # fmt: skip
-def test_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) -> None:
-    """Of tokens that all run as many loops, no policy keeps anything back."""
-    model = (build_looped_llama() if kind == "llama" else build_looped(**KINDS[kind])).double()
+def test_tokens_of_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) -> None:
+    """Check tokens that all run the same number of loops, for which no cache policy withholds anything."""
+    model = (looped_llama() if kind == "llama" else small(**KINDS[kind])).double()
     before = model.config._attn_implementation
-    found = decode_texts(model, PROMPTS, GREEDY, places=3, exit_rule=f"fixed:{step}", cache_policy=policy)
-    for prompt, tokens in list(zip(PROMPTS, found.tokens, strict=True))[::2]:
+    decoded = decode_texts(model, PROMPTS, GREEDY, places=3, exit_rule=f"fixed:{step}", cache_policy=policy)
+    for prompt, tokens in list(zip(PROMPTS, decoded.tokens, strict=True))[::2]:
         ids = torch.tensor([prompt])
         expected = model.generate(ids, generation_config=GREEDY, exit_rule=f"fixed:{step}", pad_token_id=0)
         assert tokens.tolist() == expected[0, len(prompt) :].tolist()
     assert model.config._attn_implementation == before
-    assert found.work.loops == 5 * 5 * (step if policy == "frozen" else model.config.num_loops)
+    assert decoded.work.loops == 5 * 5 * (step if policy == "frozen" else model.config.num_loops)
 
 
 @pytest.mark.parametrize("rule", quick_one_in(2, ["margin:0.05", "sample"]))
-def test_places_and_neighbours_change_nothing(rule: str) -> None:
-    model = build_looped(**OURO).double()
-    drawn = GenerationConfig(max_new_tokens=9, do_sample=True, temperature=0.7, top_k=20)
-    expected = [decode_texts(model, [prompt], drawn, places=1, exit_rule=rule, seeds=[number])
+def test_slots_and_neighbours_change_nothing(rule: str) -> None:
+    model = small(**OURO).double()
+    sampling = GenerationConfig(max_new_tokens=9, do_sample=True, temperature=0.7, top_k=20)
+    expected = [decode_texts(model, [prompt], sampling, places=1, exit_rule=rule, seeds=[number])
                 for number, prompt in enumerate(PROMPTS)]  # fmt: skip
-    for places in (2, 9):
-        found = decode_texts(model, PROMPTS, drawn, places=places, exit_rule=rule)
-        for tokens, steps, alone in zip(found.tokens, found.exit_steps, expected, strict=True):
+    for slots in (2, 9):
+        decoded = decode_texts(model, PROMPTS, sampling, places=slots, exit_rule=rule)
+        for tokens, steps, alone in zip(decoded.tokens, decoded.exit_steps, expected, strict=True):
             assert torch.equal(tokens, alone.tokens[0])
             assert torch.equal(steps, alone.exit_steps[0])
-        assert found.work.loops == sum(alone.work.loops for alone in expected)
-    one = decode_texts(model, PROMPTS, drawn, places=1, exit_rule=rule)
+        assert decoded.work.loops == sum(alone.work.loops for alone in expected)
+    one = decode_texts(model, PROMPTS, sampling, places=1, exit_rule=rule)
     # With one place a pass is a loop of a token, or of a prompt.
     assert 5 <= one.work.passes - one.work.loops <= 5 * model.config.num_loops
 
 
-def test_places_are_busy_until_no_text_waits() -> None:
-    model = build_looped(**OURO)
+def test_slots_are_busy_until_no_text_waits() -> None:
+    model = small(**OURO)
     longer = GenerationConfig(max_new_tokens=30, do_sample=False)
-    found = decode_texts(model, PROMPTS * 2, longer, places=4, exit_rule="margin:0.05")
-    alone = [int(steps.sum()) + model.config.num_loops for steps in found.exit_steps]
-    # The bound of a list that is worked off by whoever is free: an equal share, and the longest text begun last.
-    assert found.work.passes <= sum(alone) / 4 + max(alone)
-    assert found.work.passes < sum(alone) / 2
+    decoded = decode_texts(model, PROMPTS * 2, longer, places=4, exit_rule="margin:0.05")
+    alone = [int(steps.sum()) + model.config.num_loops for steps in decoded.exit_steps]
+    # Bound of list scheduling: an equal share, and the longest text started last.
+    assert decoded.work.passes <= sum(alone) / 4 + max(alone)
+    assert decoded.work.passes < sum(alone) / 2
 
 
 @pytest.mark.slow
@@ -97,27 +97,27 @@ def test_drawn_tokens_have_their_probabilities() -> None:
     chances = model(IDS[:1]).logits[0, -1].float()
     chances = torch.where(chances >= chances.topk(5).values[-1], chances, -torch.inf).softmax(0)
     once = GenerationConfig(max_new_tokens=1, do_sample=True, top_k=5)
-    found = torch.cat(decode_texts(model, [IDS[0]] * 300, once, places=4, exit_rule="fixed:4").tokens)
-    counts, expected = torch.bincount(found, minlength=len(chances)), chances * len(found)
+    tokens = torch.cat(decode_texts(model, [IDS[0]] * 300, once, places=4, exit_rule="fixed:4").tokens)
+    counts, expected = torch.bincount(tokens, minlength=len(chances)), chances * len(tokens)
     assert not counts[chances == 0].any()
-    kept = chances > 0
-    assert ((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum() < 18.5  # .999 of 4 degrees
+    possible = chances > 0
+    assert ((counts[possible] - expected[possible]) ** 2 / expected[possible]).sum() < 18.5  # .999 of 4 degrees
 
 
-def test_a_text_ends_at_its_end_and_processors_see_it() -> None:
-    model = build_looped(**OURO).double()
+def test_a_text_ends_at_its_end_token_under_logits_processors() -> None:
+    model = small(**OURO).double()
     options = {"max_new_tokens": 12, "do_sample": False, "repetition_penalty": 1.3, "min_new_tokens": 3}
     first = decode_texts(model, PROMPTS, GenerationConfig(**options), places=2, exit_rule="fixed:4")
     end = int(first.tokens[1][5])
     config = GenerationConfig(**options, eos_token_id=end, pad_token_id=0)
-    found = decode_texts(model, PROMPTS, config, places=2, exit_rule="fixed:4")
-    for prompt, tokens in zip(PROMPTS, found.tokens, strict=True):
+    decoded = decode_texts(model, PROMPTS, config, places=2, exit_rule="fixed:4")
+    for prompt, tokens in zip(PROMPTS, decoded.tokens, strict=True):
         expected = model.generate(torch.tensor([prompt]), generation_config=config, exit_rule="fixed:4")
         assert tokens.tolist() == expected[0, len(prompt) :].tolist()
 
 
-def test_nothing_is_asked_for() -> None:
-    model = build_looped(**OURO)
+def test_an_empty_request_has_an_empty_answer() -> None:
+    model = small(**OURO)
     assert decode_texts(model, []).tokens == []
     assert decode_texts(model, PROMPTS[:2], GenerationConfig(max_length=2)).tokens[0].tolist() == []
 
@@ -134,6 +134,6 @@ def test_nothing_is_asked_for() -> None:
         ({"prompts": [[]]}, "every prompt must have"),
     ],
 )
-def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_one_line_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         decode_texts(build_looped(**OURO), **{"prompts": PROMPTS, **options})

@@ -1,4 +1,4 @@
-"""Options of `generate`: our decoders give the same tokens, or refuse them in one line."""
+"""Options of `generate`: our decoders give the same tokens, or refuse the option in one line."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def generate(prompt: list[int], config: GenerationConfig, **options: Any) -> lis
     return output[0, len(prompt) :].tolist()
 
 
-def test_every_option_is_tried() -> None:
-    """A new option of transformers has to be served or refused, too."""
+def test_every_option_is_tested() -> None:
+    """Compare with the options of transformers, of which a new one must be served or refused, too."""
     options = {name for name in vars(GenerationConfig()) if not name.startswith("_")} - {"transformers_version"}
     assert options <= set(OPTIONS)
 
@@ -97,13 +97,13 @@ def test_other_options_are_refused(name: str) -> None:
     "options", quick_one_in(3, [{"forced_eos_token_id": 2}, {"forced_eos_token_id": 2, "max_new_tokens": 30}, {}])
 )
 def test_lengths_are_those_of_generate(options: dict[str, Any]) -> None:
-    """Also without any length, which means 20 new tokens, and of the model's own configuration."""
+    """Check also without any length, which means 20 new tokens, and with the model's own configuration."""
     config = GenerationConfig(do_sample=False, pad_token_id=0, **options)
     decoded = decode_texts(build_model(), PROMPTS, config, cache_policy="all")
     assert [tokens.tolist() for tokens in decoded.tokens] == [generate(prompt, config) for prompt in PROMPTS]
 
 
-def test_a_watermark_that_remembers_belongs_to_one_text() -> None:
+def test_a_watermark_with_memory_belongs_to_one_text() -> None:
     config = make_config(watermarking_config=SYNTH)
     decoded = decode_texts(build_model(), PROMPTS, config, cache_policy="all", places=2)
     assert [tokens.tolist() for tokens in decoded.tokens] == [generate(prompt, config) for prompt in PROMPTS]
@@ -115,7 +115,7 @@ def test_self_speculation_refuses_other_decoding(name: str) -> None:
         generate(PROMPTS[0], make_config(**{name: OPTIONS[name]}), custom_generate=self_speculation)
 
 
-def test_self_speculation_refuses_a_watermark_that_remembers() -> None:
+def test_self_speculation_refuses_a_watermark_with_memory() -> None:
     with pytest.raises(ConfigError, match=r"^watermarking_config: self-speculation"):
         generate(PROMPTS[0], make_config(watermarking_config=SYNTH), custom_generate=self_speculation)
 

@@ -1,4 +1,4 @@
-"""Self-speculation gives what full depth gives."""
+"""Self-speculative decoding of looped models, which gives the tokens of full depth."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, build_loop
 NEW = 12
 
 
-def test_it_is_a_public_name() -> None:
+def test_self_speculation_is_a_public_name() -> None:
     assert adadepth.self_speculation is self_speculation
     assert adadepth.decode_texts is decode_texts
 
 
-def prompt(padded: bool) -> dict[str, Any]:
-    """One text; its first two tokens are padding, or not."""
+def make_prompt(padded: bool) -> dict[str, Any]:
+    """Return one text, whose first two tokens are padding if `padded`."""
     mask = torch.ones_like(IDS[:1])
     mask[:, : 2 * padded] = 0
     return {"input_ids": IDS[:1], "attention_mask": mask, "pad_token_id": 0, "max_new_tokens": NEW}
 
 
-def speculative(model: Any, **options: Any) -> SpeculativeOutput:
-    found = model.generate(custom_generate=self_speculation, return_dict_in_generate=True, **options)
-    assert isinstance(found, SpeculativeOutput)
-    return found
+def speculate(model: Any, **options: Any) -> SpeculativeOutput:
+    output = model.generate(custom_generate=self_speculation, return_dict_in_generate=True, **options)
+    assert isinstance(output, SpeculativeOutput)
+    return output
 
 
-def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
+def compute_chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((counts - expected) ** 2 / expected.clamp(min=1e-9)).sum())
 
 
@@ -49,41 +49,43 @@ def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
         for draft in (("fixed:1", False), ("margin:0.05", True))
     ]),
 )  # fmt: skip
-def test_the_likeliest_tokens_are_those_of_full_depth(kind: str, draft: str, padded: bool) -> None:
-    model = build_looped_llama() if kind == "llama" else build_looped(**KINDS[kind])
+def test_the_most_probable_tokens_are_those_of_full_depth(kind: str, draft: str, padded: bool) -> None:
+    model = looped_llama() if kind == "llama" else small(**KINDS[kind])
     model, loops = model.double(), model.config.num_loops
     expected = model.generate(
-        **prompt(padded), exit_rule=f"fixed:{loops}", output_logits=True, return_dict_in_generate=True
+        **make_prompt(padded), exit_rule=f"fixed:{loops}", output_logits=True, return_dict_in_generate=True
     )
-    found = speculative(model, **prompt(padded), draft_rule=draft, draft_tokens=3, output_logits=True)
-    assert torch.equal(found.sequences, expected.sequences)
-    torch.testing.assert_close(found.logits, expected.logits)
-    for ours, theirs in zip(found.past_key_values.layers, expected.past_key_values.layers, strict=True):
+    output = speculate(model, **make_prompt(padded), draft_rule=draft, draft_tokens=3, output_logits=True)
+    assert torch.equal(output.sequences, expected.sequences)
+    torch.testing.assert_close(output.logits, expected.logits)
+    for ours, theirs in zip(output.past_key_values.layers, expected.past_key_values.layers, strict=True):
         torch.testing.assert_close((ours.keys, ours.values), (theirs.keys, theirs.values))
 
 
-def test_work_is_what_was_accepted() -> None:
-    """Whoever drafts what full depth says needs k n + N - n loops for k tokens; whoever drafts nonsense, for one."""
-    model = build_looped(**OURO)
-    text = prompt(padded=False) | {"max_new_tokens": 13}  # one is read from the prompt
+def test_compute_follows_from_accepted_drafts() -> None:
+    """Count loops: drafts that are all accepted need k n + N - n loops for k tokens, drafts that are all wrong that for
+    one.
+    """
+    model = small(**OURO)
+    text = make_prompt(padded=False) | {"max_new_tokens": 13}  # one is read from the prompt
     with torch.no_grad():
         for layer in model.model.core:
             layer.attention_post_norm.weight.zero_()
             layer.mlp_post_norm.weight.zero_()
         model.model.norm.weight.fill_(1)  # loops change nothing: a draft is always right
-    right = speculative(model, **text, draft_rule="fixed:1", draft_tokens=4)
+    right = speculate(model, **text, draft_rule="fixed:1", draft_tokens=4)
     assert (right.drafted, right.accepted) == (12, 12)
     assert right.core_passes == 3 * (4 + 3)
     assert right.token_loops == 12 * 4
-    some = speculative(build_looped(**OURO), **text, draft_rule="fixed:1", draft_tokens=4)
+    some = speculate(small(**OURO), **text, draft_rule="fixed:1", draft_tokens=4)
     assert some.accepted < some.drafted
-    whole = speculative(model, **text, draft_rule="fixed:4", draft_tokens=4)
+    whole = speculate(model, **text, draft_rule="fixed:4", draft_tokens=4)
     assert (whole.drafted, whole.core_passes) == (0, 12 * 4)
 
 
 def test_a_text_ends_at_its_first_end() -> None:
-    model = build_looped(**OURO)
-    text = prompt(padded=False) | {"max_new_tokens": 15}
+    model = small(**OURO)
+    text = make_prompt(padded=False) | {"max_new_tokens": 15}
     whole = model.generate(**text)
     for end in whole[0, len(IDS[0]) :][[2, 5, 9]].tolist():
         expected = model.generate(**text, eos_token_id=end)
@@ -91,49 +93,51 @@ def test_a_text_ends_at_its_first_end() -> None:
 
 
 def test_processors_see_the_drafts() -> None:
-    model = build_looped(**OURO)
-    text = prompt(padded=False) | {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    model = small(**OURO)
+    text = make_prompt(padded=False) | {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
     assert torch.equal(model.generate(**text, custom_generate=self_speculation), model.generate(**text))
 
 
 @pytest.mark.slow
-def test_a_cache_may_know_the_beginning() -> None:
-    model = build_looped(**OURO)
+def test_a_cache_may_contain_the_start_of_the_prompt() -> None:
+    model = small(**OURO)
     cache = DynamicCache()
     with torch.no_grad():
         model(IDS[:1, :5], past_key_values=cache, use_cache=True)
-    expected = model.generate(**prompt(padded=False))
+    expected = model.generate(**make_prompt(padded=False))
     assert torch.equal(
-        model.generate(**prompt(padded=False), past_key_values=cache, custom_generate=self_speculation), expected
+        model.generate(**make_prompt(padded=False), past_key_values=cache, custom_generate=self_speculation), expected
     )
 
 
 @pytest.mark.slow
-def test_more_loops_are_drafted_and_verified_with() -> None:
-    model = build_looped(**OURO)
-    expected = model.generate(**prompt(padded=False), num_loops=6)
-    found = model.generate(**prompt(padded=False), num_loops=6, custom_generate=self_speculation, draft_rule="fixed:2")
-    assert torch.equal(found, expected)
+def test_more_loops_are_drafted_and_verified() -> None:
+    model = small(**OURO)
+    expected = model.generate(**make_prompt(padded=False), num_loops=6)
+    tokens = model.generate(
+        **make_prompt(padded=False), num_loops=6, custom_generate=self_speculation, draft_rule="fixed:2"
+    )
+    assert torch.equal(tokens, expected)
 
 
 @pytest.mark.parametrize("likeness", mostly_slow([0.0, 0.5, 1.0], lambda likeness: likeness == 0.5))
-def test_a_draft_does_not_change_what_is_drawn(likeness: float) -> None:
-    """Of 6,000 draws with a draft from another distribution, each token is drawn as often as full depth says."""
+def test_a_draft_does_not_change_the_distribution(likeness: float) -> None:
+    """Draw 6,000 times with a draft from another distribution: each token occurs as often as full depth says."""
     torch.manual_seed(0)
-    other, wanted = torch.randn(2, 5)
-    wanted = likeness * other + (1 - likeness) * wanted
+    other, target = torch.randn(2, 5)
+    target = likeness * other + (1 - likeness) * target
     config = GenerationConfig(do_sample=True)
     committed = _AcceptedTokens(torch.zeros(1, 1, dtype=torch.long), LogitsProcessorList(), None, config, None)
     draws = 6_000
-    found = [committed.choose(wanted[None], committed.draft(other[None], [])).item() for _ in range(draws)]
-    expected = wanted.softmax(dim=0) * draws
-    assert chi_square(torch.bincount(torch.tensor(found), minlength=5), expected) < 18.5  # .999 of 4 degrees
+    tokens = [committed.choose(target[None], committed.draft(other[None], [])).item() for _ in range(draws)]
+    expected = target.softmax(dim=0) * draws
+    assert compute_chi_square(torch.bincount(torch.tensor(tokens), minlength=5), expected) < 18.5  # .999 of 4 degrees
 
 
 @pytest.mark.slow
 def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
-    """Three tokens of a vocabulary of four: every one of the 64 endings as often as its probability says."""
-    model = build_looped(**{**OURO, "vocab_size": 4, "hidden_size": 16, "num_loops": 2, "core": 1})
+    """Draw three tokens of a vocabulary of four: each of the 64 endings occurs as often as its probability says."""
+    model = small(**{**OURO, "vocab_size": 4, "hidden_size": 16, "num_loops": 2, "core": 1})
     start = torch.tensor([[1, 2]])
     endings = torch.tensor(list(itertools.product(range(4), repeat=3)))
     with torch.no_grad():
@@ -142,15 +146,17 @@ def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
     torch.manual_seed(0)
     counts, draws = torch.zeros(64), 1500
     for _ in range(draws):
-        found = model.generate(
+        tokens = model.generate(
             start, max_new_tokens=3, do_sample=True, pad_token_id=0, custom_generate=self_speculation, draft_tokens=2
         )
-        counts[int((found[0, 2:] * torch.tensor([16, 4, 1])).sum())] += 1
+        counts[int((tokens[0, 2:] * torch.tensor([16, 4, 1])).sum())] += 1
     expected = chances * draws
     frequent = expected >= 5
-    counts, expected = (torch.cat([each[frequent], each[~frequent].sum().unsqueeze(0)]) for each in (counts, expected))
+    counts, expected = (
+        torch.cat([cells[frequent], cells[~frequent].sum().unsqueeze(0)]) for cells in (counts, expected)
+    )
     freedom = len(counts) - 1
-    assert chi_square(counts, expected) < freedom + 4 * (2 * freedom) ** 0.5  # four standard deviations
+    assert compute_chi_square(counts, expected) < freedom + 4 * (2 * freedom) ** 0.5  # four standard deviations
 
 
 @pytest.mark.parametrize(
@@ -170,12 +176,12 @@ def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
         ),
     ],
 )
-def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_one_line_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_looped(**OURO).generate(**{**prompt(padded=False), **options}, custom_generate=self_speculation)
+        small(**OURO).generate(**{**make_prompt(padded=False), **options}, custom_generate=self_speculation)
 
 
-def test_a_prompt_without_tokens_is_one_line() -> None:
+def test_a_prompt_without_tokens_is_a_one_line_error() -> None:
     with pytest.raises(DataError, match=r"input_ids of shape \(1, 0\)"):
         build_looped(**OURO).generate(
             torch.zeros(1, 0, dtype=torch.long), custom_generate=self_speculation, max_new_tokens=2

@@ -18,7 +18,7 @@ _FEW = {"num_hidden_layers": 3}
 
 
 def build_early_exit(head: str, base: str = "llama", **changes: Any) -> Any:
-    """A tiny network with an exit after every layer."""
+    """Return a tiny network with an exit after every layer."""
     torch.manual_seed(0)
     config = adadepth.EarlyExitConfig(
         base=base, **_SIZES, **_FEW, exit_heads="own", pad_token_id=0, initializer_range=0.3, **changes
@@ -27,13 +27,13 @@ def build_early_exit(head: str, base: str = "llama", **changes: Any) -> Any:
 
 
 def build_looped(head: str, **changes: Any) -> Any:
-    """A tiny looped model with two loops."""
+    """Return a tiny looped model with two loops."""
     torch.manual_seed(0)
     return getattr(adadepth, head)(adadepth.LoopedConfig(**_SIZES, core=1, **{"num_loops": 2, **changes})).eval()
 
 
 def build_trm(rule: str) -> Any:
-    """A tiny recursive model whose puzzles exit at different steps."""
+    """Return a tiny recursive model whose puzzles exit at different steps."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32, "cells": 9, "prefix_length": 1}
     config = adadepth.TrmConfig(
@@ -47,7 +47,7 @@ def build_trm(rule: str) -> Any:
 
 
 def build_adalayers(head: str, reads_last: bool = True) -> Any:
-    """A tiny BERT of which two states have weight: the last ones, or the first ones."""
+    """Return a tiny BERT of which two states have weight: the last ones, or the first ones."""
     torch.manual_seed(0)
     sizes = {name: size for name, size in MOVING.items() if name != "embedding_size"} | _FEW
     settings = {"project_dim": 16, "attention_heads_num": 2, "dim_feedforward": 16, "topk_distribution": 2}
@@ -60,19 +60,19 @@ def build_adalayers(head: str, reads_last: bool = True) -> Any:
 
 
 def build_truncated_adalayers() -> Any:
-    """A tiny BERT without the layers that have no weight."""
+    """Return a tiny BERT without the layers that have no weight."""
     model = build_adalayers("AdaLayersForTokenClassification", reads_last=False)
     model.truncate()
     return model
 
 
 def build_par_xl() -> Any:
-    """A tiny PAR-XL."""
+    """Return a tiny PAR-XL."""
     return adadepth.ParXLForCausalLM(adadepth.ParXLConfig(**PAR_XL, architecture="ss")).eval()
 
 
 def build_routed() -> Any:
-    """A tiny model of recursions."""
+    """Return a tiny model of recursions."""
     config = adadepth.RoutedConfig(**_SIZES, num_hidden_layers=2, recursions=2, prelude=1, pad_token_id=0)
     return adadepth.RoutedForCausalLM(config).eval()
 
@@ -111,7 +111,7 @@ DENSE: dict[str, Callable[[], Any]] = {
 
 
 def draw_batch(model: Any, rows: int, length: int) -> dict[str, Tensor]:
-    """Random inputs of a model, the first of several rows with padding, in the order of its program's inputs."""
+    """Return random inputs of a model, the first rows with padding, in the order of its program's inputs."""
     from adadepth.contrib.engines.programs import make_example
 
     names = [*make_example(model)]
@@ -127,13 +127,13 @@ def draw_batch(model: Any, rows: int, length: int) -> dict[str, Tensor]:
 
 
 def predict(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The model's own logits, 0 at padding, and depths."""
+    """Return the model's own logits, 0 at padding, and depths."""
     with torch.no_grad():
         output = model(**batch)
     return clear_padding(output.logits, batch), output.trace.updates.long()
 
 
 def clear_padding(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Logits with 0 at padding, whose predictions have no meaning."""
+    """Return logits with 0 at padding, where predictions have no meaning."""
     mask = batch.get("attention_mask")
     return logits if mask is None or logits.dim() == 2 else logits * mask.unsqueeze(-1)

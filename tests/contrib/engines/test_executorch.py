@@ -33,7 +33,7 @@ def test_a_program_predicts_as_its_model_does(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_labels_of_tokens_are_refused_in_one_line(name, tmp_path):
+def test_labels_of_tokens_are_a_one_line_error(name, tmp_path):
     with pytest.raises(ConfigError, match=r"^model_type=\w+: export.format=executorch has no sizes that depend on"):
         engines.EXECUTORCH.write()(DENSE[name](), tmp_path, tmp_path, ExportConfig(format="executorch"))
     assert not any(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""GGUF files: their keys and tensors, what is refused, and predictions of llama.cpp against those of the model."""
+"""GGUF files: keys and tensors, refused models, and predictions of llama.cpp against those of the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import ConfigError
 from adadepth.models.looped.retrofit import retrofit
 from tests.marks_support import quick_one_in
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.unit.models.early_exit import early_exit_support
 from tests.unit.models.looped import looped_support
@@ -38,7 +38,7 @@ def write(model: Any, folder: Path, **settings: Any) -> Path:
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys and the tensors of a file."""
+    """Return the keys and the tensors of a file."""
     reader = gguf.GGUFReader(folder / GGUF_FILE)
     keys = {name: field.contents() for name, field in reader.fields.items()}
     return keys, {tensor.name: tensor for tensor in reader.tensors}
@@ -93,27 +93,19 @@ def test_matrices_have_the_number_format_and_vectors_are_float32(weights: str, w
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        (
-            lambda: looped_support.build_looped(**LOOPS),
-            {"layout": "ouro"},
-            "layout=ouro: export.format=gguf needs one of",
-        ),
-        (lambda: looped_support.build_looped(**LOOPS), {"layout": "lama"}, "(did you mean 'llama'?)"),
-        (lambda: looped_support.build_looped(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
-        (lambda: looped_support.build_looped(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
-        (
-            lambda: early_exit_support.build_early_exit(exit_rule="margin:0.5"),
-            {},
-            "layout=llama needs exit_rule=None or fixed:N",
-        ),
-        (lambda: change(base="gemma2", layer_types=["full_attention"] * 4), {}, "layer_types=['full_attention'"),
-        (lambda: change(base="mistral", sliding_window=5), {}, "sliding_window=5: export.format=gguf needs"),
-        (lambda: change(base="qwen3", attention_bias=True), {}, "attention_bias=True: export.format=gguf needs"),
-        (lambda: change(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), {},
+        (lambda: looped_support.small(**LOOPS), {"layout": "ouro"}, "layout=ouro: export.format=gguf needs one of"),
+        (lambda: looped_support.small(**LOOPS), {"layout": "lama"}, "(did you mean 'llama'?)"),
+        (lambda: looped_support.small(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
+        (lambda: looped_support.small(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
+        (lambda: early_exit_support.small(exit_rule="margin:0.5"), {}, "layout=llama needs exit_rule=None or fixed:N"),
+        (lambda: build_variant(base="gemma2", layer_types=["full_attention"] * 4), {}, "layer_types=['full_attention'"),
+        (lambda: build_variant(base="mistral", sliding_window=5), {}, "sliding_window=5: export.format=gguf needs"),
+        (lambda: build_variant(base="qwen3", attention_bias=True), {}, "attention_bias=True: export.format=gguf needs"),
+        (lambda: build_variant(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), {},
          "rope_parameters.rope_type=linear: export.format=gguf needs rope_parameters.rope_type=default"),
     ],
 )  # fmt: skip
-def test_what_llama_cpp_does_not_compute_is_refused_in_one_line(
+def test_models_beyond_llama_cpp_are_one_line_errors(
     model: Any, settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as raised:
@@ -121,9 +113,9 @@ def test_what_llama_cpp_does_not_compute_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def change(base: str = "llama", **fields: Any) -> Any:
-    """An early-exit model whose decoder has other settings."""
-    model = early_exit_support.build_early_exit(base=base)
+def build_variant(base: str = "llama", **fields: Any) -> Any:
+    """Return an early-exit model whose decoder has other settings."""
+    model = early_exit_support.small(base=base)
     for name, value in fields.items():
         setattr(model.config.base_config, name, value)
     return model
@@ -131,7 +123,7 @@ def change(base: str = "llama", **fields: Any) -> Any:
 
 @pytest.fixture
 def engine() -> Any:
-    """The module that an export contains."""
+    """Return the runner module that an export contains."""
     pytest.importorskip("llama_cpp")
     from adadepth.contrib.engines import run_gguf
 
@@ -139,8 +131,8 @@ def engine() -> Any:
 
 
 @torch.no_grad()
-def predicts_alike(engine: Any, model: Any, folder: Path) -> None:
-    """Logits of all positions, and the likeliest tokens, are those of the model."""
+def check_predictions(engine: Any, model: Any, folder: Path) -> None:
+    """Check that the logits of all positions, and the most probable tokens, are those of the model."""
     loaded = engine.load(folder)
     logits = torch.tensor(engine.compute_logits(loaded, TEXT))
     ours = model(torch.tensor([TEXT])).logits[0]
@@ -152,44 +144,44 @@ def predicts_alike(engine: Any, model: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("loops", quick_one_in(3, [3, 1, 2, 4]))
-def test_loops_in_llama_cpp(loops: int, engine: Any, tmp_path: Path) -> None:
-    model = looped_support.build_looped(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
-    predicts_alike(engine, model, write(model, tmp_path))
+def test_llama_cpp_runs_loops(loops: int, engine: Any, tmp_path: Path) -> None:
+    model = looped_support.small(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize(("norm", "is_tied"), quick_one_in(4, product(["none", "fed"], [True, False])))
-def test_norms_and_heads_of_loops_in_llama_cpp(norm: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
-    model = looped_support.build_looped(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
-    predicts_alike(engine, model, write(model, tmp_path))
+def test_llama_cpp_runs_norms_and_heads_of_loops(norm: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
+    model = looped_support.small(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize(("base", "is_tied"), quick_one_in(5, product(early_exit_support.DECODERS, [False, True])))
-def test_decoders_in_llama_cpp(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_decoders(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": is_tied or base == "gemma2"}
-    model = early_exit_support.build_early_exit(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
-    predicts_alike(engine, model, write(model, tmp_path))
+    model = early_exit_support.small(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
+    check_predictions(engine, model, write(model, tmp_path))
     model.config.exit_rule = None
-    predicts_alike(engine, model, write(model, tmp_path))
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize("base", quick_one_in(3, ["gemma2", "llama", "qwen3"]))
-def test_one_loop_of_a_decoder_in_llama_cpp(base: str, engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_one_loop_of_a_decoder(base: str, engine: Any, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"sliding_window": 4, "attn_logit_softcapping": None} if base == "gemma2" else {}
-    model = retrofit(build_decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
-    predicts_alike(engine, model, write(model, tmp_path))
+    model = retrofit(decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.slow
-def test_biases_of_llama_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
-    model = retrofit(build_decoder("llama", attention_bias=True, mlp_bias=True), prelude=2, core=2, coda=2, num_loops=1)
-    predicts_alike(engine, model, write(model, tmp_path))
+def test_llama_cpp_runs_biases_of_llama(engine: Any, tmp_path: Path) -> None:
+    model = retrofit(decoder("llama", attention_bias=True, mlp_bias=True), prelude=2, core=2, coda=2, num_loops=1)
+    check_predictions(engine, model, write(model, tmp_path))
 
 
-def test_scaled_positions_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
+def test_llama_cpp_runs_scaled_positions(engine: Any, tmp_path: Path) -> None:
     scaled = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
               "original_max_position_embeddings": 16}  # fmt: skip
-    model = early_exit_support.build_early_exit(exit_layers=[], rope_parameters=scaled)
-    predicts_alike(engine, model, write(model, tmp_path))
+    model = early_exit_support.small(exit_layers=[], rope_parameters=scaled)
+    check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.slow
@@ -197,7 +189,7 @@ def test_scaled_positions_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
 def test_a_trained_model_is_exported_and_answers_in_llama_cpp(weights: str, tmp_path: Path, capsys: Any) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     root = ("--config-name", "loop_tiny", "debug=default", "model.prelude=0", "model.norms=pre", "model.hidden_size=32")
-    run = folder_of_run(tmp_path / "runs", *root, "model.num_loops=3")
+    run = execute_run(tmp_path / "runs", *root, "model.num_loops=3")
     folder = tmp_path / "exported"
     export = (*root, "mode=export", f"checkpoint={run}", "export.format=gguf", f"export.folder={folder}")
     assert execute(*export, "model.exit_rule=fixed:2", f"export.weights={weights}") == 0

@@ -1,4 +1,4 @@
-"""Tokenizers in GGUF files: llama.cpp divides texts as the tokenizers do, and others are named."""
+"""Tokenizers in GGUF files: llama.cpp splits texts as the tokenizers do, and unsupported ones are named."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ STRANGE = [
 
 @cache
 def get_texts() -> tuple[list[str], list[str]]:
-    """Paragraphs to train on, and 200 texts to divide."""
+    """Return paragraphs to train on, and 200 texts to split."""
     paragraphs = [line for text in read_embedded_documents() for line in text.splitlines() if line.strip()]
     parts = (paragraph[start : start + 150] for paragraph in paragraphs[::3] for start in (0, 40))
     return paragraphs[:1500], [*STRANGE, *islice(parts, 200 - len(STRANGE))]
 
 
-def bytes_bpe(
+def build_byte_bpe(
     division: Any, normalizer: Any = None, ignore_merges: bool = False, **options: Any
 ) -> PreTrainedTokenizerFast:
     core = Tokenizer(models.BPE(ignore_merges=ignore_merges))
@@ -58,14 +58,14 @@ def bytes_bpe(
 
 
 def split_bytes(digits: str) -> Any:
-    """The division of Qwen2 and Llama 3."""
+    """Return the pre-tokenizer of Qwen2 and Llama 3."""
     expression = gguf_tokenizer._WORDS + digits + gguf_tokenizer._REST
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"), whole])
 
 
-def sentencepiece_bpe(kind: str) -> PreTrainedTokenizerFast:
-    """A tokenizer as Llama 2 or Gemma has it, from a trained SentencePiece model."""
+def build_sentencepiece_bpe(kind: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer as Llama 2 or Gemma has it, from a trained SentencePiece model."""
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
     proto = io.BytesIO()
@@ -96,36 +96,36 @@ def sentencepiece_bpe(kind: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
 
 
-def stream(kind: Callable[..., Tokenizer], lowercase: bool = False) -> PreTrainedTokenizerFast:
-    """A tokenizer of causal language models of this package."""
+def build_stream_tokenizer(kind: Callable[..., Tokenizer], lowercase: bool = False) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of causal language models of this package."""
     config: Any = SimpleNamespace(vocab_size=800, lowercase=lowercase, symbols=[])
     core = kind(config, lambda: get_texts()[0])
     return PreTrainedTokenizerFast(tokenizer_object=core, split_special_tokens=True, **SPECIAL)
 
 
 EQUAL: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
-    "unigram": lambda: stream(streams._train_unigram),
-    "unigram of lower case": lambda: stream(streams._train_unigram, lowercase=True),
-    "bytes": lambda: stream(streams._build_bytes),
+    "unigram": lambda: build_stream_tokenizer(streams._train_unigram),
+    "unigram of lower case": lambda: build_stream_tokenizer(streams._train_unigram, lowercase=True),
+    "bytes": lambda: build_stream_tokenizer(streams._build_bytes),
     "albert": lambda: wrap_tokenizer(train_tokenizer(get_texts()[0], 800, True)),
-    "gpt2": lambda: bytes_bpe(pre_tokenizers.ByteLevel(add_prefix_space=False)),
-    "smollm": lambda: bytes_bpe(
+    "gpt2": lambda: build_byte_bpe(pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "smollm": lambda: build_byte_bpe(
         pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
     ),
-    "qwen2": lambda: bytes_bpe(split_bytes(r"\p{N}")),
-    "olmo2": lambda: bytes_bpe(split_bytes(r"\p{N}{1,3}")),
-    "llama3": lambda: bytes_bpe(split_bytes(r"\p{N}{1,3}"), ignore_merges=True),
-    "llama2": lambda: sentencepiece_bpe("llama2"),
-    "gemma": lambda: sentencepiece_bpe("gemma"),
+    "qwen2": lambda: build_byte_bpe(split_bytes(r"\p{N}")),
+    "olmo2": lambda: build_byte_bpe(split_bytes(r"\p{N}{1,3}")),
+    "llama3": lambda: build_byte_bpe(split_bytes(r"\p{N}{1,3}"), ignore_merges=True),
+    "llama2": lambda: build_sentencepiece_bpe("llama2"),
+    "gemma": lambda: build_sentencepiece_bpe("gemma"),
 }
 
 
-def write(made: PreTrainedTokenizerFast, folder: Path, extra: int = 3) -> str | None:
+def write(tokenizer: PreTrainedTokenizerFast, folder: Path, extra: int = 3) -> str | None:
     """Write a file with a tokenizer only, and return why it has none."""
-    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
-    problem = gguf_tokenizer.add_tokenizer(writer, folder, len(made) + extra)
-    writer.add_vocab_size(len(made) + extra)
+    problem = gguf_tokenizer.add_tokenizer(writer, folder, len(tokenizer) + extra)
+    writer.add_vocab_size(len(tokenizer) + extra)
     for add, value in ((writer.add_context_length, 64), (writer.add_embedding_length, 32), (writer.add_block_count, 1),
                        (writer.add_feed_forward_length, 32), (writer.add_head_count, 1),
                        (writer.add_layer_norm_rms_eps, 1e-5)):  # fmt: skip
@@ -138,7 +138,7 @@ def write(made: PreTrainedTokenizerFast, folder: Path, extra: int = 3) -> str | 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EQUAL)
-def test_llama_cpp_divides_texts_as_the_tokenizer_does(kind: str, tmp_path: Path) -> None:
+def test_llama_cpp_splits_texts_as_the_tokenizer_does(kind: str, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     assert write(EQUAL[kind](), tmp_path) is None
     loaded = load_tokenizer(str(tmp_path), needed=())
@@ -153,11 +153,11 @@ def test_llama_cpp_divides_texts_as_the_tokenizer_does(kind: str, tmp_path: Path
     engine.close()
 
 
-def test_tokens_have_kinds_and_missing_ones_are_filled_up(tmp_path: Path) -> None:
-    made = stream(streams._build_bytes)
-    made.add_tokens(["ordinary"])
-    made.chat_template = "{{ messages[0].content }}"
-    assert write(made, tmp_path) is None
+def test_tokens_have_types_and_missing_ones_are_unused(tmp_path: Path) -> None:
+    tokenizer = build_stream_tokenizer(streams._build_bytes)
+    tokenizer.add_tokens(["ordinary"])
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    assert write(tokenizer, tmp_path) is None
     reader = gguf.GGUFReader(tmp_path / "model.gguf")
     keys = {name: field.contents() for name, field in reader.fields.items()}
     kinds, tokens = keys["tokenizer.ggml.token_type"], keys["tokenizer.ggml.tokens"]
@@ -172,42 +172,45 @@ def test_tokens_have_kinds_and_missing_ones_are_filled_up(tmp_path: Path) -> Non
     assert keys["tokenizer.chat_template"] == "{{ messages[0].content }}"
 
 
-def lower(made: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    made.backend_tokenizer.normalizer = normalizers.Lowercase()
-    return made
+def lower(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    return tokenizer
 
 
-def without_end() -> PreTrainedTokenizerFast:
-    core = stream(streams._build_bytes).backend_tokenizer
+def build_without_end() -> PreTrainedTokenizerFast:
+    core = build_stream_tokenizer(streams._build_bytes).backend_tokenizer
     return PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", pad_token="<pad>")
 
 
-def with_symbol() -> PreTrainedTokenizerFast:
+def build_with_symbol() -> PreTrainedTokenizerFast:
     config: Any = SimpleNamespace(vocab_size=800, lowercase=False, symbols=["@-@"])
     core = streams._train_unigram(config, lambda: get_texts()[0])
     return PreTrainedTokenizerFast(tokenizer_object=core, **SPECIAL)
 
 
-def with_two_first_tokens() -> PreTrainedTokenizerFast:
-    made = stream(streams._build_bytes)
+def build_with_two_first_tokens() -> PreTrainedTokenizerFast:
+    tokenizer = build_stream_tokenizer(streams._build_bytes)
     special = [("<pad>", 0)]
-    made.backend_tokenizer.post_processor = processors.TemplateProcessing("<pad> <pad> $A", "$A $B", special)
-    return made
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing("<pad> <pad> $A", "$A $B", special)
+    return tokenizer
 
 
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: stream(streams._train_words), "no equal of the tokenizer's model WordLevel"),
+        (lambda: build_stream_tokenizer(streams._train_words), "no equal of the tokenizer's model WordLevel"),
         (lambda: tokenizer("bert"), "the tokenizer has no token for the end of a text"),
-        (lambda: lower(stream(streams._build_bytes)), "llama.cpp has no normalizer for byte-level BPE"),
-        (without_end, "the tokenizer has no token for the end of a text"),
-        (with_symbol, "no equal of the tokenizer's pre_tokenizer"),
-        (lambda: bytes_bpe(pre_tokenizers.ByteLevel(add_prefix_space=True)), "equal of the tokenizer's pre_tokenizer"),
-        (with_two_first_tokens, "the tokenizer puts more around a text"),
+        (lambda: lower(build_stream_tokenizer(streams._build_bytes)), "llama.cpp has no normalizer for byte-level BPE"),
+        (build_without_end, "the tokenizer has no token for the end of a text"),
+        (build_with_symbol, "no equal of the tokenizer's pre_tokenizer"),
+        (
+            lambda: build_byte_bpe(pre_tokenizers.ByteLevel(add_prefix_space=True)),
+            "equal of the tokenizer's pre_tokenizer",
+        ),
+        (build_with_two_first_tokens, "the tokenizer puts more around a text"),
     ],
 )
-def test_a_tokenizer_without_an_equal_is_left_out_and_named(
+def test_an_unsupported_tokenizer_is_left_out_and_named(
     make: Callable[[], PreTrainedTokenizerFast], problem: str, tmp_path: Path
 ) -> None:
     assert problem in (write(make(), tmp_path) or "")
@@ -216,5 +219,5 @@ def test_a_tokenizer_without_an_equal_is_left_out_and_named(
 
 
 def test_a_model_with_fewer_rows_than_tokens_is_named(tmp_path: Path) -> None:
-    made = stream(streams._build_bytes)
-    assert write(made, tmp_path, extra=-1) == "the tokenizer has 259 tokens, and the model 258"
+    tokenizer = build_stream_tokenizer(streams._build_bytes)
+    assert write(tokenizer, tmp_path, extra=-1) == "the tokenizer has 259 tokens, and the model 258"

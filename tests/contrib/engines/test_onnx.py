@@ -66,7 +66,7 @@ def test_branches_skip_the_steps_after_the_last_exit(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["adalayers_shallow", "adalayers_truncated"])
-def test_layers_that_nothing_reads_are_left_out(name, tmp_path):
+def test_unread_layers_are_left_out(name, tmp_path):
     import onnx
 
     model = DENSE[name]()

@@ -1,4 +1,4 @@
-"""The commands that train a classifier with exits, export it for ONNX Runtime, and check the files."""
+"""Commands that train a classifier with exits, export it for ONNX Runtime, and check the files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.toy_support import execute
 
 pytestmark = pytest.mark.slow
@@ -16,9 +16,9 @@ for name in ("onnx", "onnxruntime", "onnxscript"):
     pytest.importorskip(name)
 
 
-def test_onnx_runtime_gives_our_answers(tmp_path: Path) -> None:
+def test_onnx_runtime_has_the_predictions_of_the_model(tmp_path: Path) -> None:
     training = ("debug=default", "trainer.max_steps=20", "trainer.time_budget_minutes=null", "baseline=none")
-    run = folder_of_run(tmp_path, "--config-name", "ponder_tiny", *training)
+    run = execute_run(tmp_path, "--config-name", "ponder_tiny", *training)
     folder = tmp_path / "written"
     export = ("mode=export", f"checkpoint={run}", "export.format=onnx", f"export.folder={folder}")
     assert execute("--config-name", "ponder_tiny", *export) == 0

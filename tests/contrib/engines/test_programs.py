@@ -1,4 +1,4 @@
-"""Steps of models as functions of tensors, and the models that no program can express; no engine runs."""
+"""Steps of models as functions of tensors, and models that no program can express; no engine runs."""
 
 import ast
 from pathlib import Path
@@ -90,14 +90,14 @@ def test_a_fixed_exit_runs_no_later_step(monkeypatch):
         ),
     ],
 )
-def test_what_no_program_can_express_is_refused_in_one_line(build, message):
+def test_inexpressible_models_are_one_line_errors(build, message):
     with pytest.raises(ConfigError) as raised:
         prepare_model(build(), "onnx")
     assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("name", ["run_onnx.py", "run_executorch.py"])
-def test_a_runner_imports_nothing_of_the_package(name):
+def test_a_runner_does_not_import_the_package(name):
     source = Path(adadepth.contrib.engines.__file__).with_name(name).read_text(encoding="utf-8")
     imported = {
         alias.name if isinstance(node, ast.Import) else node.module
@@ -108,6 +108,6 @@ def test_a_runner_imports_nothing_of_the_package(name):
     assert not any(name.startswith("adadepth") for name in imported)
 
 
-def test_the_example_has_the_inputs_that_the_model_takes():
+def test_the_example_has_the_inputs_of_the_model():
     assert [*make_example(build_looped("LoopedForCausalLM"))] == ["input_ids", "attention_mask"]
     assert [*make_example(small_ponder())] == ["input_ids", "attention_mask", "token_type_ids"]

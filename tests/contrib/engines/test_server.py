@@ -1,4 +1,4 @@
-"""llama.cpp's server: check.py agrees with it, and names a file that has changed."""
+"""The server of llama.cpp: check.py agrees with it, and names a changed file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs_support import folder_of_run
+from tests.runs_support import execute_run
 from tests.toy_support import execute
-from tests.training.processes_support import free_port
+from tests.training.processes_support import find_free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,7 +29,7 @@ pytestmark = [
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
     """Run llama.cpp's server for the file of a folder, and yield its address."""
-    port = free_port()
+    port = find_free_port()
     url = f"http://127.0.0.1:{port}/v1"
     command = [sys.executable, "-m", "llama_cpp.server", "--model", str(folder / "model.gguf"), "--port", port]
     with (folder / "server.log").open("w") as log:
@@ -51,7 +51,7 @@ def serve(folder: Path) -> Iterator[str]:
 def test_a_looped_model_is_served(tmp_path: Path) -> None:
     plain = ("model.norms=pre", "model.prelude=0", "model.coda=0", "model.core=2", "model.num_loops=2")
     command = ("--config-name", "loop_tiny", "debug=default", "trainer.max_steps=60", "trainer.learning_rate=0.01")
-    run = folder_of_run(tmp_path, *command, *plain)
+    run = execute_run(tmp_path, *command, *plain)
     folder = tmp_path / "written"
     export = ("mode=export", f"checkpoint={run}", "export.format=gguf", "export.weights=f32", f"export.folder={folder}")
     assert execute("--config-name", "loop_tiny", *export, "model.exit_rule=fixed:2") == 0

@@ -1,4 +1,4 @@
-"""Devices by name, what each of several holds, and which batch fits."""
+"""Devices by name or peak, memory per device, and the batch that fits."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from adadepth.contrib.estimate.devices import (
 from adadepth.errors import ConfigError
 
 
-def test_a_device_is_named_in_any_case_or_told_by_its_peak() -> None:
+def test_a_device_is_given_by_name_or_peak_rate() -> None:
     assert resolve_device("h100") is DEVICES["H100"]
-    told = resolve_device(12.5)
-    assert (get_peak_rate(told, "bf16", tf32=False), get_memory_bytes(told)) == (12.5e12, None)
+    device = resolve_device(12.5)
+    assert (get_peak_rate(device, "bf16", tf32=False), get_memory_bytes(device)) == (12.5e12, None)
 
 
-@pytest.mark.parametrize("given", ["H10", 0, -3.0, float("inf"), True, None])
-def test_what_is_no_device_is_refused_in_a_line(given: object) -> None:
+@pytest.mark.parametrize("device", ["H10", 0, -3.0, float("inf"), True, None])
+def test_an_unknown_device_is_a_one_line_error(device: object) -> None:
     with pytest.raises(ConfigError, match=r"^estimate\.device=.*: must be a number of TFLOPS or one of H100, .*MI300X"):
-        resolve_device(given)
+        resolve_device(device)
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ def test_what_is_no_device_is_refused_in_a_line(given: object) -> None:
         ("NVIDIA GeForce RTX 3090", None),
     ],
 )
-def test_devices_are_known_by_what_their_driver_calls_them(name: str, expected: str | None) -> None:
+def test_devices_are_recognised_by_their_driver_name(name: str, expected: str | None) -> None:
     assert find_driver_device(name) == (None if expected is None else DEVICES[expected])
 
 
-def test_peaks_are_those_of_the_data_sheet() -> None:
+def test_peak_rates_are_those_of_the_data_sheet() -> None:
     device = resolve_device("A100")
-    found = [
+    rates = [
         get_peak_rate(device, precision, tf32) for precision, tf32 in (("bf16", False), ("fp32", True), ("fp32", False))
     ]
-    assert found == [312e12, 156e12, 19.5e12]
+    assert rates == [312e12, 156e12, 19.5e12]
 
 
-def test_what_each_of_several_devices_holds() -> None:
+def test_memory_is_shared_by_several_devices() -> None:
     memory = MemoryUse(weights=80.0, gradients=8.0, optimizer=160.0, activations=30.0)
     assert split_over_devices(memory, 1, sharded=True, gradients=80, largest_block=5) == memory
     copies = split_over_devices(memory, 4, sharded=False, gradients=80, largest_block=5)

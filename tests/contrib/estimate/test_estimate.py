@@ -1,4 +1,4 @@
-"""`mode=estimate` of every shipped configuration, against real models, and the batch that it refuses."""
+"""`mode=estimate` of every shipped configuration, against real models, and refused batches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ QUICK = {"ponder_parity"}
 
 
 @cache
-def folder_of(name: str, base: Path) -> Path:
+def save_published(name: str, base: Path) -> Path:
     PUBLISHED[name].save_pretrained(base / name)
     return base / name
 
@@ -63,76 +63,81 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hub")
 
 
-def estimable(root: str, hub: Path, *overrides: str) -> ExperimentConfig:
-    """A root that reads configurations of pretrained models from local folders."""
+def configure_estimate(root: str, hub: Path, *overrides: str) -> ExperimentConfig:
+    """Return the configuration of a root that reads configurations of pretrained models from local folders."""
     needs = NEEDS["dataset", "table"] if root in ("finetune", "adalayers") else []
     config = configured(root, "mode=estimate", *needs, *overrides)
-    given: Any = config.model
-    named = {key: str(folder_of(place, hub)) for key in KEYS if (place := getattr(given, key, None)) in PUBLISHED}
-    return dataclasses.replace(config, model=dataclasses.replace(given, **named))
+    settings: Any = config.model
+    folders = {
+        key: str(save_published(hub_name, hub))
+        for key in KEYS
+        if (hub_name := getattr(settings, key, None)) in PUBLISHED
+    }
+    return dataclasses.replace(config, model=dataclasses.replace(settings, **folders))
 
 
 @pytest.mark.parametrize("root", mostly_slow(TRAINED, lambda root: root in QUICK))
 def test_every_shipped_training_is_estimated(root: str, hub: Path) -> None:
-    config = estimable(root, hub)
-    found = estimate_training(config)
-    memory = found["memory"]
-    assert found["parameters"] >= found["trained"] > 0
-    assert memory["weights"] >= 4 * found["parameters"]
+    config = configure_estimate(root, hub)
+    estimate = estimate_training(config)
+    memory = estimate["memory"]
+    assert estimate["parameters"] >= estimate["trained"] > 0
+    assert memory["weights"] >= 4 * estimate["parameters"]
     assert memory["optimizer"] > 0
     assert memory["activations"] > 0
     assert memory["total"] == sum(value for name, value in memory.items() if name != "total")
-    assert found["macs_per_token"] > 0
+    assert estimate["macs_per_token"] > 0
     peak = {"bf16": 989.4e12, "auto": 989.4e12, "fp32": 66.9e12}[str(config.trainer.precision)]
-    assert found["tokens_per_second"] == pytest.approx(0.4 * peak / found["operations_per_token"])
+    assert estimate["tokens_per_second"] == pytest.approx(0.4 * peak / estimate["operations_per_token"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["ouro_1_4b", "ouro_2_6b"])
 def test_published_looped_models_are_estimated(model: str, hub: Path) -> None:
     rows = "trainer.per_device_train_batch_size=1"
-    found = estimate_training(estimable("loop_wikitext2", hub, f"model={model}", rows))
+    estimate = estimate_training(configure_estimate("loop_wikitext2", hub, f"model={model}", rows))
     billions = {"ouro_1_4b": 1.43, "ouro_2_6b": 2.67}[model]
-    assert found["parameters"] == pytest.approx(billions * 1e9, rel=0.01)
-    assert found["memory"]["weights"] == pytest.approx(4 * found["parameters"], rel=1e-3)
+    assert estimate["parameters"] == pytest.approx(billions * 1e9, rel=0.01)
+    assert estimate["memory"]["weights"] == pytest.approx(4 * estimate["parameters"], rel=1e-3)
 
 
 @pytest.mark.parametrize("root", [pytest.param("act_wikitext2", marks=pytest.mark.slow), "loop_tiny"])
 def test_weights_and_optimizer_are_those_of_the_real_model(root: str, hub: Path) -> None:
-    config = estimable(root, hub)
-    found, spec = estimate_training(config), build_training_spec(config)
+    config = configure_estimate(root, hub)
+    estimate, spec = estimate_training(config), build_training_spec(config)
     model = spec.build()
-    assert found["parameters"] == sum(each.numel() for each in model.parameters())
-    assert found["memory"]["weights"] == sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+    assert estimate["parameters"] == sum(tensor.numel() for tensor in model.parameters())
+    assert estimate["memory"]["weights"] == sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     optimizer = build_optimizer(model, config.trainer)
     read = inspect.signature(model.forward).parameters
     model(**{name: value for name, value in spec.batch(1).items() if name in read}).loss.backward()
     optimizer.step()
     state = sum(value.nbytes for one in optimizer.state.values() for value in one.values() if torch.is_tensor(value))
-    assert found["memory"]["optimizer"] == pytest.approx(state, rel=0.01)
+    assert estimate["memory"]["optimizer"] == pytest.approx(state, rel=0.01)
 
 
 @pytest.mark.slow
 def test_a_routed_training_is_estimated_with_every_token_in_every_part(hub: Path) -> None:
-    """Whatever a layer attends to: choices have no values in an estimate."""
-    found = [
-        estimate_training(estimable("mor_tiny", hub, f"model.keys_and_values={which}")) for which in ("all", "selected")
+    """Check all selections of keys and values, because choices have no values in an estimate."""
+    estimates = [
+        estimate_training(configure_estimate("mor_tiny", hub, f"model.keys_and_values={which}"))
+        for which in ("all", "selected")
     ]
-    assert all(each["memory"]["activations"] > 0 and each["macs_per_token"] > 0 for each in found)
+    assert all(estimate["memory"]["activations"] > 0 and estimate["macs_per_token"] > 0 for estimate in estimates)
 
 
 @pytest.mark.slow
-def test_what_is_computed_again_is_not_held(hub: Path) -> None:
-    kept = estimate_training(estimable("loop_tiny", hub))["memory"]
-    again = estimate_training(estimable("loop_tiny", hub, "trainer.gradient_checkpointing=true"))["memory"]
-    assert again["activations"] < 0.7 * kept["activations"]
-    assert again["weights"] == kept["weights"]
+def test_recomputed_activations_take_no_memory(hub: Path) -> None:
+    stored = estimate_training(configure_estimate("loop_tiny", hub))["memory"]
+    again = estimate_training(configure_estimate("loop_tiny", hub, "trainer.gradient_checkpointing=true"))["memory"]
+    assert again["activations"] < 0.7 * stored["activations"]
+    assert again["weights"] == stored["weights"]
 
 
-def test_a_batch_that_does_not_fit_is_refused_with_the_one_that_does(
+def test_a_batch_beyond_memory_is_refused_with_one_that_fits(
     hub: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = estimable("act_wikitext2", hub, *FEW_UPDATES)
+    config = configure_estimate("act_wikitext2", hub, *FEW_UPDATES)
     spec, rows = build_training_spec(config), config.trainer.per_device_train_batch_size
     limit = run_fake_step(config, spec, rows // 2).memory.total
     assert rows == 16
@@ -147,9 +152,11 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_one_that_does(
 
 
 @pytest.mark.slow
-def test_several_devices_share_and_are_faster(hub: Path) -> None:
-    one = estimate_training(estimable("act_wikitext2", hub, *FEW_UPDATES))
-    four = estimate_training(estimable("act_wikitext2", hub, *FEW_UPDATES, "trainer.fsdp=true", "estimate.devices=4"))
+def test_several_devices_share_memory_and_are_faster(hub: Path) -> None:
+    one = estimate_training(configure_estimate("act_wikitext2", hub, *FEW_UPDATES))
+    four = estimate_training(
+        configure_estimate("act_wikitext2", hub, *FEW_UPDATES, "trainer.fsdp=true", "estimate.devices=4")
+    )
     assert four["memory"]["optimizer"] == one["memory"]["optimizer"] / 4
     assert four["memory"]["activations"] == one["memory"]["activations"]
     assert four["tokens_per_second"] == pytest.approx(4 * one["tokens_per_second"])
@@ -162,12 +169,12 @@ def test_several_devices_share_and_are_faster(hub: Path) -> None:
     (["mode=estimate", "trainer.fsdp=true"], "trainer.fsdp=true: shards over several devices"),
     (["mode=estimate", "estimate.devices=0"], "estimate.devices=0: must be at least 1"),
 ], ids=str)  # fmt: skip
-def test_what_is_not_read_or_not_known_is_refused(overrides: list[str], line: str) -> None:
+def test_unused_and_unknown_settings_are_refused(overrides: list[str], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         configured("act_tiny", *overrides)
 
 
-def test_words_that_only_a_text_says_are_asked_for(hub: Path) -> None:
-    config = estimable("par_tiny", hub, "tokenizer.vocab_size=null")
+def test_a_vocabulary_that_depends_on_a_text_must_be_given(hub: Path) -> None:
+    config = configure_estimate("par_tiny", hub, "tokenizer.vocab_size=null")
     with pytest.raises(ConfigError, match=r"^estimate\.words: set the vocabulary size"):
         estimate_training(config)

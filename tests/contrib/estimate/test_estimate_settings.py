@@ -1,4 +1,4 @@
-"""The public keys of mode=estimate and what they can be."""
+"""Public keys of mode=estimate and their allowed values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_public_keys_are_frozen() -> None:
     ("trainer.per_device_train_batch_size=1000000000", "trainer.per_device_train_batch_size=1000000000: "),
     ("estimate.device=H10", "estimate.device=H10: must be a number of TFLOPS or one of "),
 ])  # fmt: skip
-def test_what_cannot_be_estimated_is_refused(override: str, message: str) -> None:
+def test_other_tasks_are_refused(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configured("par_tiny", "mode=estimate", override)
     assert str(caught.value).startswith(message)
@@ -31,7 +31,7 @@ def test_any_training_is_estimated(root: str) -> None:
     configured(root, "mode=estimate")
 
 
-def test_only_a_fact_is_read_with_other_modes() -> None:
+def test_other_modes_read_only_the_device() -> None:
     assert configured("par_tiny", "estimate.words=7").estimate.words == 7  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"^estimate: only used with mode=estimate, but mode=train$"):
         configured("par_tiny", "estimate.devices=2")

@@ -1,4 +1,4 @@
-"""A step without memory: bytes as autograd keeps them, operations as torch counts them, numbers that are read."""
+"""Training steps without memory: bytes as autograd stores them, operations as torch counts them, known numbers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from adadepth.contrib.estimate.fake_step import KnownValues, MemoryTracker
 from adadepth.errors import ConfigError
 
 
-def small_model() -> nn.Module:
+def build_small_model() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
-def test_what_a_forward_pass_leaves_is_what_autograd_saves() -> None:
-    model, inputs = small_model(), torch.randn(10, 8)
-    own = {each.untyped_storage().data_ptr() for each in (*model.parameters(), inputs)}
+def test_bytes_after_a_forward_pass_are_those_that_autograd_saves() -> None:
+    model, inputs = build_small_model(), torch.randn(10, 8)
+    own_storages = {stored.untyped_storage().data_ptr() for stored in (*model.parameters(), inputs)}
     saved: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in own_storages:
             saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = model(inputs)
     with MemoryTracker() as tracker:
-        for each in (*model.parameters(), inputs):
-            tracker.add(each)
+        for stored in (*model.parameters(), inputs):
+            tracker.add(stored)
         before = tracker.now
         counted = model(inputs)
     assert tracker.now - before == sum(saved.values()) + counted.nbytes
@@ -40,20 +40,20 @@ def test_what_a_forward_pass_leaves_is_what_autograd_saves() -> None:
     assert tracker.now == before
 
 
-def test_a_fake_step_takes_what_a_real_one_takes() -> None:
+def test_a_fake_step_has_the_figures_of_a_real_one() -> None:
     def step() -> tuple[int, int, int]:
-        model, inputs = small_model(), torch.ones(10, 8)
+        model, inputs = build_small_model(), torch.ones(10, 8)
         with MemoryTracker() as tracker:
-            for each in model.parameters():
-                tracker.watch_gradient(each)
+            for parameter in model.parameters():
+                tracker.watch_gradient(parameter)
             model(inputs).square().mean().backward()
             return tracker.peak, tracker.gradients, tracker.operations
 
     real = step()
     with FakeTensorMode():
         assert step() == real
-    model = small_model()
-    assert real[1] == sum(each.nbytes for each in model.parameters())
+    model = build_small_model()
+    assert real[1] == sum(parameter.nbytes for parameter in model.parameters())
     with FlopCounterMode(display=False) as counter:
         model(torch.ones(10, 8)).square().mean().backward()
     assert real[2] == counter.get_total_flops()
@@ -71,16 +71,16 @@ def test_numbers_that_follow_from_the_batch_are_read() -> None:
     real = torch.tensor([3, 5, 2])
     with FakeTensorMode() as mode:
         unknown = torch.ones(3, dtype=torch.long)
-    with mode, KnownValues() as known:
-        lengths = known.add_fake(real)
+    with mode, KnownValues() as known_values:
+        lengths = known_values.add_fake(real)
         assert int(lengths.max()) == 5
         assert (lengths > 2).nonzero().flatten().tolist() == [0, 1]
         assert lengths[lengths > 2].shape == (2,)
         lengths += unknown
-        assert known.get_real(lengths) is None
+        assert known_values.get_real(lengths) is None
 
 
-def test_of_truths_that_follow_from_weights_the_costliest_is_answered() -> None:
+def test_conditions_on_weights_take_the_most_expensive_branch() -> None:
     with FakeTensorMode() as mode:
         weights = torch.empty(6)
     with mode, KnownValues():

@@ -1,4 +1,4 @@
-"""`mode=evaluate dataset=harness`: scores as the harness alone computes them, and the depth that they took."""
+"""`mode=evaluate dataset=harness`: scores as the harness alone computes them, and the depth they took."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ metric_list: [{metric: exact_match}]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The entry points of pyproject.toml, which an editable installation has from the day on which it was made."""
+def _install_entry_points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Install the entry points of pyproject.toml, which an editable installation has from the day it was made."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     folder = tmp_path_factory.mktemp("installed")
     with package_on_path(folder, project["name"], project["entry-points"], version=project["version"]):
@@ -57,7 +57,7 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @cache
-def byte_tokenizer() -> PreTrainedTokenizerFast:
+def build_byte_tokenizer() -> PreTrainedTokenizerFast:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = Tokenizer(models.BPE({piece: number for number, piece in enumerate([*alphabet, "<end>"])}, []))
     pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -76,17 +76,17 @@ BUILD: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A language model of every family with its tokenizer, as transformers saves them."""
+    """Save a language model of every family with its tokenizer, and return the folders."""
     folders = {name: tmp_path_factory.mktemp(name) for name in BUILD}
     for name, folder in folders.items():
         BUILD[name]().save_pretrained(folder)
-        byte_tokenizer().save_pretrained(folder)
+        build_byte_tokenizer().save_pretrained(folder)
     return folders
 
 
 @pytest.fixture(scope="module")
 def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tasks of the examples and one of generation."""
+    """Write the tasks of the examples and one of generation."""
     folder = tmp_path_factory.mktemp("tasks")
     shutil.copytree(ROOT / "examples" / "lm_eval_tasks", folder, dirs_exist_ok=True)
     (folder / "continue_line.yaml").write_text(CONTINUE, encoding="utf-8")
@@ -94,7 +94,7 @@ def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(root: str, checkpoint: Path, task_folder: Path, out: Path, *overrides: str) -> Path:
-    """The folder of the run of an evaluation."""
+    """Return the folder of an evaluation's run."""
     names = [word for word in overrides if word.startswith("dataset.tasks=")] or [
         "dataset.tasks=[python_docs,python_docs_endings]"
     ]
@@ -112,7 +112,7 @@ def evaluate(root: str, checkpoint: Path, task_folder: Path, out: Path, *overrid
 
 
 def score_alone(checkpoint: Path, task_folder: Path, task: str, rule: str | None = None) -> dict[str, Any]:
-    """What the harness says of a saved model without this package's evaluation."""
+    """Return the harness's results for a saved model without this package's evaluation."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -129,8 +129,8 @@ def score_alone(checkpoint: Path, task_folder: Path, task: str, rule: str | None
     return results["results"][task]
 
 
-def assert_scored_alike(row: dict[str, Any], alone: dict[str, Any]) -> None:
-    """Equal to the last digit."""
+def check_equal_scores(row: dict[str, Any], alone: dict[str, Any]) -> None:
+    """Check that scores are equal to the last digit."""
     assert {f"{metric},none" for metric in row["scores"]} == {
         key for key in alone if "," in key and "_stderr" not in key
     }
@@ -154,14 +154,14 @@ def test_scores_are_those_of_the_harness_alone(
     assert {name for name, _ in rows} == {"python_docs", "python_docs_endings"}
     for task in ("python_docs", "python_docs_endings"):
         full, one, adaptive = (rows[task, name] for name in (f"fixed:{most}", "fixed:1", rule))
-        assert_scored_alike(full, score_alone(checkpoint, task_folder, task))
-        assert_scored_alike(adaptive, score_alone(checkpoint, task_folder, task, rule))
+        check_equal_scores(full, score_alone(checkpoint, task_folder, task))
+        check_equal_scores(adaptive, score_alone(checkpoint, task_folder, task, rule))
         assert (full["mean_updates"], full["compute"], one["mean_updates"]) == (most, 1.0, 1.0)
         assert 1.0 < adaptive["mean_updates"] < most
         assert one["compute"] < adaptive["compute"]
         assert full["tokens"] == one["tokens"] == adaptive["tokens"]
         assert full["n"] == LIMIT
-    assert_published(directory, len(rows))
+    check_published(directory, len(rows))
 
 
 def read_results(directory: Path) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def read_results(directory: Path) -> dict[str, Any]:
     return results
 
 
-def assert_published(directory: Path, count: int) -> None:
-    """The rows are in the table, the record and the report, and the report can be written again."""
+def check_published(directory: Path, count: int) -> None:
+    """Check that the table, the record and the report have the rows, and that the report can be written again."""
     table = list(csv.DictReader((directory / "harness.csv").read_text(encoding="utf-8").splitlines()))
     assert len(table) == count
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
@@ -198,7 +198,7 @@ def test_models_without_exit_rules_have_one_row_per_task(
         ("python_docs", "as trained"), ("python_docs_endings", "as trained"),
     ]  # fmt: skip
     for row in results["rows"]:
-        assert_scored_alike(row, score_alone(checkpoint, task_folder, row["task"]))
+        check_equal_scores(row, score_alone(checkpoint, task_folder, row["task"]))
         assert 0 < row["mean_updates"] < results["max_updates"]
         assert 0 < row["compute"] < 1
 
@@ -213,15 +213,15 @@ def test_generated_tokens_are_measured(
         root, checkpoint, task_folder, tmp_path, "dataset.tasks=[continue_line]", "exit_rules=[fixed:1]"
     )
     full, one = read_results(directory)["rows"]
-    assert_scored_alike(full, score_alone(checkpoint, task_folder, "continue_line"))
+    check_equal_scores(full, score_alone(checkpoint, task_folder, "continue_line"))
     assert (full["mean_updates"], one["mean_updates"]) == (4.0, 1.0)
     assert 0 < one["tokens"] <= 6 * LIMIT
     assert full["compute"] == 1.0
 
 
-def test_padding_is_not_counted() -> None:
-    """Two texts together have the compute that they have one by one."""
-    model = looped_support.build_looped(**looped_support.OURO)
+def test_padding_has_no_compute() -> None:
+    """Compare two texts together with the two alone: they have the same compute."""
+    model = looped_support.small(**looped_support.OURO)
     rule, lengths = parse_rule("margin:0.02"), [9, 4]
     together = model(looped_support.IDS[:2], exit_rule=rule)
     alone = [model(looped_support.IDS[row : row + 1, :length], exit_rule=rule) for row, length in enumerate(lengths)]
@@ -258,7 +258,7 @@ NAMED = (*EVALUATED, "dataset.tasks=[wikitext]")
     ("act_tiny", [*NAMED],
      "dataset=harness: read by causal language models only, e.g. --config-name loop_tiny, not with task=pretrain"),
 ])  # fmt: skip
-def test_a_wrong_setting_is_one_line(
+def test_a_wrong_setting_is_a_one_line_error(
     root: str, overrides: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adadepth.contrib.harness.settings.find_spec", lambda name: name)
@@ -267,7 +267,7 @@ def test_a_wrong_setting_is_one_line(
     assert str(raised.value) == expected
 
 
-def test_a_missing_harness_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_harness_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adadepth.contrib.harness.settings.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as raised:
         configured("loop_tiny", *NAMED)
@@ -277,7 +277,7 @@ def test_a_missing_harness_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_harness
-def test_a_misspelt_task_is_told_with_the_nearest_name(task_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_task_is_an_error_with_the_nearest_name(task_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lm_eval import tasks as harness_tasks
 
     from adadepth.contrib.harness.evaluate import load_tasks
@@ -293,9 +293,11 @@ def test_a_misspelt_task_is_told_with_the_nearest_name(task_folder: Path, monkey
 
 
 @needs_harness
-def test_what_cannot_be_scored_is_one_line(checkpoints: dict[str, Path], task_folder: Path, tmp_path: Path) -> None:
-    build_supernet(vocab_size=257).save_pretrained(tmp_path / "supernet")
-    byte_tokenizer().save_pretrained(tmp_path / "supernet")
+def test_unscorable_models_are_a_one_line_error(
+    checkpoints: dict[str, Path], task_folder: Path, tmp_path: Path
+) -> None:
+    small_supernet(vocab_size=257).save_pretrained(tmp_path / "supernet")
+    build_byte_tokenizer().save_pretrained(tmp_path / "supernet")
     with pytest.raises(CheckpointError, match="holds ParXLSupernet; dataset=harness needs a causal language model"):
         evaluate("par_network", tmp_path / "supernet", task_folder, tmp_path / "search", "model.architecture=null")
     with pytest.raises(ConfigError, match="has no exit rules"):
@@ -308,7 +310,9 @@ def test_what_cannot_be_scored_is_one_line(checkpoints: dict[str, Path], task_fo
         evaluate("loop_tiny", checkpoints["loop_tiny"], task_folder, tmp_path / "b", broken)
 
 
-def test_its_keys_are_frozen() -> None:
-    """The list of the core's keys (tests/configs/public_keys.txt) has none of a folder that can be deleted."""
-    own = list(HarnessConfig.__annotations__)
-    assert own == ["name", "tasks", "include_path", "limit", "num_fewshot", "max_length"]
+def test_the_keys_of_the_harness_are_frozen() -> None:
+    """Compare the keys here: the list of the core's keys (tests/configs/public_keys.txt) has none of a removable
+    folder.
+    """
+    keys = list(HarnessConfig.__annotations__)
+    assert keys == ["name", "tasks", "include_path", "limit", "num_fewshot", "max_length"]

@@ -18,7 +18,7 @@ WORDS = ["the", "one", "every", "no", "house", "car", "tree", "river", "old", "n
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the first family, as its own training leaves it: it has no classifier."""
+    """Train a run of the first family, which has no classifier, and return its folder."""
     folder = tmp_path_factory.mktemp("pretrained")
     quick = ("trainer.disable_tqdm=true", "trainer.halting_statistics=false")
     tasks.run(configured("act_tiny", "debug=default", f"output_dir={folder}", *quick))
@@ -28,7 +28,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes that one word tells: `sea` or `hill`, somewhere among others."""
+    """Write sentences of two classes that one word decides: `sea` or `hill`, at a random position."""
     draw, folder = random.Random(0), tmp_path_factory.mktemp("senteval")
     lines = []
     for split, count in (("tr", 150), ("va", 40), ("te", 90)):
@@ -41,10 +41,10 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def probe(run: Path, folder: Path, *overrides: str) -> tuple[Path, dict[str, Any]]:
-    given = ("mode=probe", f"checkpoint={run}", f"output_dir={folder}", "trainer.disable_tqdm=true")
+def run_probe(run: Path, folder: Path, *overrides: str) -> tuple[Path, dict[str, Any]]:
+    settings = ("mode=probe", f"checkpoint={run}", f"output_dir={folder}", "trainer.disable_tqdm=true")
     data = ("dataset.sequence_length=32", f"dataset.cache_dir={folder}/cache")
-    assert tasks.run(configured("act_cola", *given, *data, *overrides)) is None
+    assert tasks.run(configured("act_cola", *settings, *data, *overrides)) is None
     (directory,) = folder.glob("act_cola/*")
     return directory, json.loads((directory / "probes.json").read_text())
 
@@ -53,20 +53,22 @@ def test_a_pretrained_checkpoint_is_probed(
     pretrained: Path, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = ("dataset=senteval", "dataset.task=word_content", f"dataset.path={sentences}")
-    directory, found = probe(pretrained, tmp_path, *data)
-    assert found["examples"] == {"train": 150, "validation": 40}
-    rows, majority = found["sets"]["test"]["rows"], found["sets"]["test"]["majority"]
-    of = {(row["readout"], row["update"]): row for row in rows}
+    directory, content = run_probe(pretrained, tmp_path, *data)
+    assert content["examples"] == {"train": 150, "validation": 40}
+    rows, majority = content["sets"]["test"]["rows"], content["sets"]["test"]["majority"]
+    row_by_name = {(row["readout"], row["update"]): row for row in rows}
     assert (majority["class"], majority["accuracy"]) == ("HILL", pytest.approx(2 / 3))
     # Before any update a first token knows nothing of the others, and a mean holds every word.
-    assert of["first", 0]["accuracy"] == majority["accuracy"]
-    assert of["mean", 0]["accuracy"] > 0.95
-    assert of["first", 1]["accuracy"] > majority["high"]
-    assert of["first", 1]["gain"] == pytest.approx(of["first", 1]["accuracy"] - of["first", 0]["accuracy"])
-    assert "gain" not in of["mean", 0]
+    assert row_by_name["first", 0]["accuracy"] == majority["accuracy"]
+    assert row_by_name["mean", 0]["accuracy"] > 0.95
+    assert row_by_name["first", 1]["accuracy"] > majority["high"]
+    assert row_by_name["first", 1]["gain"] == pytest.approx(
+        row_by_name["first", 1]["accuracy"] - row_by_name["first", 0]["accuracy"]
+    )
+    assert "gain" not in row_by_name["mean", 0]
     record = json.loads((directory / "run.json").read_text())
     assert (record["status"], record["mode"]) == ("finished", "probe")
-    assert record["final_metrics"]["probe/test/mean/0"] == of["mean", 0]["accuracy"]
+    assert record["final_metrics"]["probe/test/mean/0"] == row_by_name["mean", 0]["accuracy"]
     assert record["evaluated"] == str(pretrained / "model")
     assert "Linear probes after each update" in (directory / "report.html").read_text()
     assert {path.name for path in (directory / "figures").iterdir()} >= {"probes_test.png", "probes_test.pdf"}
@@ -75,7 +77,7 @@ def test_a_pretrained_checkpoint_is_probed(
 
 
 def write_table(folder: Path) -> Path:
-    """Sentences in a table with one evaluation split, and how hard they are."""
+    """Write sentences in a table with one evaluation split, and their difficulty."""
     draw = random.Random(1)
     for split, count in (("train", 60), ("validation", 40)):
         rows = [{"sentence": " ".join(draw.choices(WORDS, k=6)), "label": n % 2, "hard": n % 2} for n in range(count)]
@@ -84,12 +86,12 @@ def write_table(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_of_one_evaluation_split_a_part_of_the_training_rows_chooses(pretrained: Path, tmp_path: Path) -> None:
+def test_training_rows_select_the_probe_if_there_is_one_evaluation_split(pretrained: Path, tmp_path: Path) -> None:
     data = ("dataset.source=local", f"dataset.path={write_table(tmp_path)}", "dataset.difficulty_column=hard")
-    directory, found = probe(pretrained, tmp_path, *data)
-    assert (found["validation_set"], found["examples"]) == ("held_out", {"train": 54, "validation": 6})
-    assert list(found["sets"]) == ["validation"]
-    row = found["sets"]["validation"]["rows"][0]
+    directory, content = run_probe(pretrained, tmp_path, *data)
+    assert (content["validation_set"], content["examples"]) == ("held_out", {"train": 54, "validation": 6})
+    assert list(content["sets"]) == ["validation"]
+    row = content["sets"]["validation"]["rows"][0]
     assert set(row["metrics"]) == {"matthews", "score"}  # CoLA's
     assert [part["difficulty"] for part in row["by_difficulty"]] == [0, 1]
     assert "By difficulty" in (directory / "report.html").read_text()
@@ -123,7 +125,7 @@ def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) ->
     (["dataset=senteval", "dataset.task=tree_depth", "dataset.source=hub"],
      "dataset.source=hub: dataset=senteval_tree_depth is read from local files; leave it at local"),
 ])  # fmt: skip
-def test_what_cannot_be_probed_is_refused_in_one_line(overrides: list[str], expected: str) -> None:
+def test_unsuitable_data_are_one_line_errors(overrides: list[str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configured("act_cola", "mode=probe", "checkpoint=run", *overrides)
     assert [line for line in str(caught.value).splitlines() if line.startswith(expected)]
@@ -134,6 +136,6 @@ def test_a_corpus_is_not_probed() -> None:
         configured("act_tiny", "mode=probe", "checkpoint=run")
 
 
-def test_difficulty_of_embedded_sentences_is_their_own() -> None:
+def test_embedded_sentences_have_their_own_difficulty() -> None:
     with pytest.raises(ConfigError, match=r"dataset\.difficulty_column=x: only used with"):
         configured("act_cola", "dataset=bigram_shift", "dataset.difficulty_column=x")

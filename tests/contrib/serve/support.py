@@ -1,4 +1,4 @@
-"""Served models of seconds: a tagger of pointers, and others that nobody trained."""
+"""Support for tests of served models: a tagger of pointers, and other untrained models."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.models_support import spread_depths
 FEW = ("dataset.train_examples=64", "dataset.max_evaluation_examples=8", "trainer.use_cpu=true")
 
 
-def saved(folder: Path, root: str, *overrides: str, spreads: bool = False) -> Any:
-    """A configuration that asks an untrained model of drawn data, which it writes into the folder."""
+def save_untrained(folder: Path, root: str, *overrides: str, spreads: bool = False) -> Any:
+    """Save an untrained model of drawn data, and return a configuration that serves it."""
     config = configured(root, *FEW, *overrides)
     data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
     torch.manual_seed(0)
@@ -34,13 +34,13 @@ def saved(folder: Path, root: str, *overrides: str, spreads: bool = False) -> An
     return dataclasses.replace(config, checkpoint=str(folder / "model"))
 
 
-def served(folder: Path, root: str, *overrides: str, spreads: bool = False) -> ServedCheckpoint:
-    """The same, ready to be asked."""
-    return load_served_checkpoint(saved(folder, root, *overrides, spreads=spreads))
+def serve_untrained(folder: Path, root: str, *overrides: str, spreads: bool = False) -> ServedCheckpoint:
+    """Save an untrained model of drawn data, and load it to be served."""
+    return load_served_checkpoint(save_untrained(folder, root, *overrides, spreads=spreads))
 
 
-def of_text(model: Any, words: Any, **more: Any) -> ServedCheckpoint:
-    """A model of texts that is in memory."""
+def serve_text_model(model: Any, words: Any, **more: Any) -> ServedCheckpoint:
+    """Return a served model of texts that is in memory."""
     return ServedCheckpoint(
         "mine", Pipeline(model, words), list_knobs(model), ["adadepth", "--config-name", "mine"], **more
     )

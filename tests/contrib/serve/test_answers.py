@@ -1,4 +1,4 @@
-"""What the page says equals what `mode=predict` and `mode=evaluate` say of the same input at the same depth."""
+"""Answers of the page, which equal those of `mode=predict` and `mode=evaluate` for the same input and depth."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from adadepth.contrib.serve.rendering import render_answer
 from adadepth.errors import ConfigError, DataError
 from adadepth.prediction import models
 from tests.configs.support import configured
-from tests.contrib.serve.support import FEW, of_text, served
+from tests.contrib.serve.support import FEW, serve_text_model, serve_untrained
 from tests.marks_support import mostly_slow
 from tests.models_support import SMALL as SMALL_ALBERT
 from tests.models_support import small_act, small_multi_exit, small_ponder
-from tests.toy_support import toy_family_installed
+from tests.toy_support import install_toy_family
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, build_looped
 
@@ -34,8 +34,8 @@ TEXT = "a cat, they said: stop!"
 SMALL = ("model.num_hidden_layers=4", "budget=none", "model.readout_weight=0.1")
 
 
-def predicted(folder: Path, root: str, served: ServedCheckpoint, *overrides: str) -> dict[str, Any]:
-    """texts.json of `mode=predict` with the same model."""
+def predict_texts(folder: Path, root: str, served: ServedCheckpoint, *overrides: str) -> dict[str, Any]:
+    """Return texts.json of `mode=predict` with the same model."""
     served.model.save_pretrained(folder / "model")
     served.pipeline.tokenizer.save_pretrained(folder / "model")
     config = configured(root, "mode=predict", f"checkpoint={folder}/model", f"output_dir={folder}/out", "text=x")
@@ -47,12 +47,12 @@ def predicted(folder: Path, root: str, served: ServedCheckpoint, *overrides: str
             value: Any = override.partition("=")[2]
             setattr(config.model, key, type(getattr(config.model, key))(value))
         tasks.run(config)
-    (found,) = folder.glob("out/*/*/texts.json")
-    return json.loads(found.read_text(encoding="utf-8"))
+    (path,) = folder.glob("out/*/*/texts.json")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def check_same_inputs(one: Any, other: Any) -> None:
-    """The same, but for the rounding of a model that was written and read."""
+    """Check equality up to the rounding of a model that was written and read."""
     if isinstance(one, dict):
         assert one.keys() == other.keys()
     if isinstance(one, dict | list):
@@ -67,23 +67,25 @@ def check_same_inputs(one: Any, other: Any) -> None:
     ("root", "make"),
     [("act_cola", lambda: small_act(AlbertActForSequenceClassification)), ("ponder_tiny", lambda: small_ponder())],
 )
-def test_a_text_is_told_as_mode_predict_tells_it_at_every_depth(tmp_path: Path, root: str, make: Any) -> None:
-    one = of_text(make(), WORDS)
-    for place, value in enumerate((0.05, 0.6)):
+def test_a_text_has_the_answer_of_mode_predict_at_every_depth(tmp_path: Path, root: str, make: Any) -> None:
+    one = serve_text_model(make(), WORDS)
+    for number, value in enumerate((0.05, 0.6)):
         answer = compute_answer(one, TEXT, Setting(one.knobs[0].name, value))
-        said = predicted(tmp_path / str(place), root, one, *(f"model.{k}={v}" for k, v in answer.overrides.items()))
-        check_same_inputs(json.loads(json.dumps(answer.result)), said)
+        expected = predict_texts(
+            tmp_path / str(number), root, one, *(f"model.{k}={v}" for k, v in answer.overrides.items())
+        )
+        check_same_inputs(json.loads(json.dumps(answer.result)), expected)
     with apply_setting(one.model, one.knobs, Setting()) as changed:
         assert changed == {}, "what a visitor turned is turned back"
 
 
 @pytest.fixture(scope="module")
 def hops(tmp_path_factory: pytest.TempPathFactory) -> ServedCheckpoint:
-    return served(tmp_path_factory.mktemp("hops"), "act_hops", *SMALL, spreads=True)
+    return serve_untrained(tmp_path_factory.mktemp("hops"), "act_hops", *SMALL, spreads=True)
 
 
 @pytest.mark.slow
-def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: ServedCheckpoint, tmp_path: Path) -> None:
+def test_drawn_examples_have_the_figures_of_mode_evaluate(hops: ServedCheckpoint, tmp_path: Path) -> None:
     setting = Setting(hops.knobs[0].name, 0.7)
     answers = [compute_answer(hops, get_synthetic_example(hops, "inside", number), setting) for number in range(8)]
     assert len({square.updates for answer in answers for row in answer.board or [] for square in row}) > 1
@@ -100,10 +102,10 @@ def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: ServedCheckp
     (file,) = tmp_path.glob("out/*/*/predictions/inside.jsonl")
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     for answer, row in zip(answers, rows, strict=True):
-        asked = [square for line in answer.board or [] for square in line if square.label is not None]
-        assert [square.label for square in asked] == row["label"]
-        assert [square.predicted for square in asked] == row["prediction"]
-        assert [square.updates for square in asked] == row["updates"]
+        squares = [square for line in answer.board or [] for square in line if square.label is not None]
+        assert [square.label for square in squares] == row["label"]
+        assert [square.predicted for square in squares] == row["prediction"]
+        assert [square.updates for square in squares] == row["updates"]
     record = json.loads(next(tmp_path.glob("out/*/*/run.json")).read_text(encoding="utf-8"))["final_metrics"]
     here = measure_quality(hops, setting)
     assert here is not None
@@ -113,9 +115,9 @@ def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: ServedCheckp
 
 
 @pytest.mark.slow
-def test_a_budget_is_the_mean_that_the_models_own_knob_is_fitted_to(hops: ServedCheckpoint) -> None:
+def test_a_budget_fits_the_knob_of_the_model_to_a_mean(hops: ServedCheckpoint) -> None:
     levels = [Setting(hops.knobs[0].name, level / 20) for level in range(1, 20)]
-    nearby = [each.updates for each in (measure_quality(hops, level) for level in levels) if each]
+    nearby = [quality.updates for quality in (measure_quality(hops, level) for level in levels) if quality]
     depths = []
     for target in (1.5, 2.5):
         setting = Setting(BUDGET, target)
@@ -130,7 +132,7 @@ def test_a_budget_is_the_mean_that_the_models_own_knob_is_fitted_to(hops: Served
     assert depths == sorted(depths)
 
 
-def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: ServedCheckpoint) -> None:
+def test_the_last_step_is_the_answer_and_full_depth_is_the_maximum(hops: ServedCheckpoint) -> None:
     example = get_synthetic_example(hops, "inside", 3)
     answer = compute_answer(hops, example, Setting(FULL))
     squares = [square for row in answer.board or [] for square in row]
@@ -140,35 +142,35 @@ def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: 
 
 
 @pytest.mark.slow
-def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
+def test_words_of_every_step_are_those_of_a_model_of_that_depth() -> None:
     masked = small_act(AlbertActForMaskedLM, state_rule="single")
     looped = build_looped(**OURO | {"vocab_size": len(PIECES)})
     fixed = {masked: lambda depth: ("fixed_depth", depth), looped: lambda depth: ("exit_rule", f"fixed:{depth}")}
     for model, words, text in ((masked, WORDS, "a [MASK] cat [MASK]"), (looped, PIECES, "a cat")):
-        one = of_text(model, words)
+        one = serve_text_model(model, words)
         answer = compute_answer(one, text, Setting(FULL))
         assert len(answer.steps) == 2 if model is masked else len(answer.row["tokens"])
-        said = []
+        labels = []
         for depth in range(1, model.max_updates + 1):
             with restore_depth(model):
                 setattr(model.config, *fixed[model](depth))
                 tokens = compute_answer(one, text, Setting()).row["tokens"]
-            said.append([tokens[place]["label"] for place in answer.steps])
-        assert [list(step) for step in zip(*answer.steps.values(), strict=True)] == said
-        assert len(set(map(tuple, said))) > 1
-        shown = str(render_answer(one, text, answer))
-        assert all(word in shown for word in said[0])
+            labels.append([tokens[position]["label"] for position in answer.steps])
+        assert [list(step) for step in zip(*answer.steps.values(), strict=True)] == labels
+        assert len(set(map(tuple, labels))) > 1
+        page = str(render_answer(one, text, answer))
+        assert all(word in page for word in labels[0])
 
 
-def test_an_outsiders_model_of_masked_words_is_asked_without_its_steps(tmp_path: Path) -> None:
-    with toy_family_installed(tmp_path):
+def test_a_masked_language_model_of_another_package_is_served_without_steps(tmp_path: Path) -> None:
+    with install_toy_family(tmp_path):
         models._load_heads.cache_clear()
         from adadepth_router.configuration import RouterConfig
         from adadepth_router.modeling import RouterForPreTraining
 
         sizes = {**SMALL_ALBERT, "vocab_size": len(WORDS)}
         answer = compute_answer(
-            of_text(RouterForPreTraining(RouterConfig(**sizes)).eval(), WORDS), "a [MASK] cat", Setting(FULL)
+            serve_text_model(RouterForPreTraining(RouterConfig(**sizes)).eval(), WORDS), "a [MASK] cat", Setting(FULL)
         )
         assert answer.steps == {}
         assert [token["label"] is None for token in answer.row["tokens"]].count(False) == 1
@@ -185,7 +187,7 @@ LEVELLED: dict[str, Any] = {
 @pytest.mark.parametrize("name", mostly_slow(LEVELLED, ("tokens",).__contains__))
 def test_a_higher_level_is_never_shallower(name: str) -> None:
     model = LEVELLED[name]()
-    one = of_text(model, WORDS)
+    one = serve_text_model(model, WORDS)
     for knob in list_knobs(model):
         levels = (knob.low, knob.start, knob.high)
         depths = [compute_answer(one, TEXT, Setting(knob.name, level)).result["mean"] for level in levels]
@@ -199,10 +201,10 @@ def test_a_higher_level_is_never_shallower(name: str) -> None:
     [("margin:0.99", 0.99), ("margin:0.3", 0.3), ("entropy:0.25", 0.8), ("fixed:3", 3), ("confidence:0.9999", 0.99)],
 )
 def test_a_slider_starts_at_the_trained_value(rule: str, start: float) -> None:
-    """Entropy has the threshold (1 - l) / l at level l."""
-    first, *others = list_knobs(small_multi_exit(exit_rule=rule))
+    """Check start values; entropy has the threshold (1 - l) / l at level l."""
+    first, *other_knobs = list_knobs(small_multi_exit(exit_rule=rule))
     assert first.start == pytest.approx(start)
-    assert {other.start for other in others if other.name.startswith("exit rule")} == {0.5}, "not trained with"
+    assert {other.start for other in other_knobs if other.name.startswith("exit rule")} == {0.5}, "not trained with"
 
 
 def test_the_slider_of_a_halting_sum_starts_at_its_threshold() -> None:
@@ -210,7 +212,7 @@ def test_the_slider_of_a_halting_sum_starts_at_its_threshold() -> None:
     assert knob.start == pytest.approx(0.9)
 
 
-def test_an_edited_example_is_asked_as_it_stands(hops: ServedCheckpoint) -> None:
+def test_an_edited_example_is_predicted_as_edited(hops: ServedCheckpoint) -> None:
     before = get_synthetic_example(hops, "inside", 0)
     cells = before.board.split()
     root = next(number for number, cell in enumerate(cells) if not cell.startswith(">"))
@@ -235,6 +237,6 @@ def test_an_edited_example_is_asked_as_it_stands(hops: ServedCheckpoint) -> None
         ("\ud800", Setting(AS_TRAINED), "an unpaired surrogate"),
     ],
 )
-def test_what_cannot_be_asked_is_told_in_a_line(text: str, setting: Setting, problem: str) -> None:
+def test_invalid_requests_are_one_line_errors(text: str, setting: Setting, problem: str) -> None:
     with pytest.raises((DataError, ConfigError), match=problem):
-        compute_answer(of_text(small_ponder(), WORDS), text, setting)
+        compute_answer(serve_text_model(small_ponder(), WORDS), text, setting)

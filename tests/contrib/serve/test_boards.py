@@ -1,4 +1,4 @@
-"""Boards read back: what is right of an edited example is what the data set says of one that it draws."""
+"""Boards parsed from text: targets of an edited example against those of a drawn one."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ DRAWN = {
 }
 
 
-def drawn(name: str) -> tuple[Any, Any, Any]:
-    """Settings, data and board."""
+def draw_board(name: str) -> tuple[Any, Any, Any]:
+    """Return settings, data and board."""
     config = configured(*DRAWN[name])
     data = load_labelled_data(config.dataset, TokenizerConfig(), 0)
     return config.dataset, data, find_editable_grid(config.dataset)
 
 
-def cells_of(data: Any, example: Any) -> list[str]:
+def list_cells(data: Any, example: Any) -> list[str]:
     special = example.get("special_tokens_mask", np.zeros(len(example["input_ids"])))
     return data.tokenizer.convert_ids_to_tokens(np.asarray(example["input_ids"])[np.asarray(special) == 0].tolist())
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_drawn_board_reads_back_as_the_example_that_it_is(name: str) -> None:
-    dataset, data, board = drawn(name)
+def test_a_drawn_board_is_parsed_as_its_example(name: str) -> None:
+    dataset, data, board = draw_board(name)
     for examples in data.evaluation.values():
         for number in range(4):
             example = examples[number]
-            cells = cells_of(data, example)
-            found = board.parse(dataset, board.to_text(dataset, cells), example, len(cells))
-            assert (np.asarray(found["input_ids"]) == example["input_ids"]).all()
+            cells = list_cells(data, example)
+            parsed = board.parse(dataset, board.to_text(dataset, cells), example, len(cells))
+            assert (np.asarray(parsed["input_ids"]) == example["input_ids"]).all()
             for key in ("position_ids", "difficulties", "difficulty", "label"):
-                assert np.array_equal(found.get(key), example.get(key)), key
+                assert np.array_equal(parsed.get(key), example.get(key)), key
             if "labels" in example:  # of an edited board all are asked for, of a drawn one those of some difficulties
-                asked = np.asarray(example["labels"]) >= 0
-                assert (np.asarray(found["labels"])[asked] == np.asarray(example["labels"])[asked]).all()
+                has_label = np.asarray(example["labels"]) >= 0
+                assert (np.asarray(parsed["labels"])[has_label] == np.asarray(example["labels"])[has_label]).all()
 
 
-def edited(name: str, text: str) -> dict[str, Any]:
-    dataset, data, board = drawn(name)
+def parse_edited(name: str, text: str) -> dict[str, Any]:
+    dataset, data, board = draw_board(name)
     example = next(iter(data.evaluation.values()))[0]
-    return board.parse(dataset, text, example, len(cells_of(data, example)))
+    return board.parse(dataset, text, example, len(list_cells(data, example)))
 
 
-def test_a_wall_changes_what_can_be_reached_and_how_far_it_is() -> None:
-    free = edited("maze", "\n".join(["S......."] + ["########"] * 7))
-    walled = edited("maze", "\n".join(["S..#...."] + ["########"] * 7))
+def test_a_wall_changes_reachability_and_distances() -> None:
+    free = parse_edited("maze", "\n".join(["S......."] + ["########"] * 7))
+    walled = parse_edited("maze", "\n".join(["S..#...."] + ["########"] * 7))
     assert free["difficulties"][:8].tolist() == [-1, 1, 2, 3, 4, 5, 6, 7]
     assert walled["labels"][:8].tolist() == [-100, 1, 1, -100, 0, 0, 0, 0]
 
 
-def test_a_sudoku_of_several_solutions_asks_for_no_answer() -> None:
-    assert not edited("sudoku", "\n".join(["...."] * 4))["labels"].any()
+def test_a_sudoku_of_several_solutions_has_no_target() -> None:
+    assert not parse_edited("sudoku", "\n".join(["...."] * 4))["labels"].any()
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,6 @@ def test_a_sudoku_of_several_solutions_asks_for_no_answer() -> None:
         ("maze_path", "\n".join(["#" * 10] * 10), "one start S and one goal G"),
     ],
 )
-def test_what_is_no_board_is_told_in_a_line(name: str, text: str, problem: str) -> None:
+def test_an_invalid_board_is_a_one_line_error(name: str, text: str, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
-        edited(name, text)
+        parse_edited(name, text)

@@ -1,4 +1,4 @@
-"""The page in a real browser: typing, sliders, steps, harder examples, text that is written, several visitors."""
+"""The page in a real browser: typing, sliders, steps, harder examples, generated text, several visitors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import torch
 
 from adadepth import AdaLayersForSequenceClassification, AlbertActForPreTraining, ParXLConfig, ParXLForCausalLM
 from adadepth.prediction import models
-from tests.contrib.serve.support import of_text, saved, served
+from tests.contrib.serve.support import save_untrained, serve_text_model, serve_untrained
 from tests.models_support import small_act, small_ponder
-from tests.toy_support import DATA, toy_family_installed
+from tests.toy_support import DATA, install_toy_family
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.looped.looped_support import OURO, build_looped
@@ -36,81 +36,81 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="the
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The address of a page for every family, and of one with two checkpoints."""
+    """Yield the address of a page for every family, and of one with two checkpoints."""
     from adadepth.contrib.serve.page import build_page, launch_page
 
     words, pieces = tokenizer("bert"), tokenizer("roberta")
 
-    def at(name: str) -> Path:
+    def make_folder(name: str) -> Path:
         return tmp_path_factory.mktemp(name)
 
     of_layers = ("budget=none", "model.num_hidden_layers=4")
-    hops = served(at("hops"), "act_hops", *of_layers, "model.readout_weight=0.1", spreads=True)
+    hops = serve_untrained(make_folder("hops"), "act_hops", *of_layers, "model.readout_weight=0.1", spreads=True)
     sizes = ("model.hidden_size=32", "model.num_attention_heads=2", "model.num_steps=4")
-    found = {
+    checkpoints = {
         "hops": [hops],
-        "maze": [served(at("maze"), "act_maze", *of_layers, spreads=True)],
-        "sudoku": [served(at("sudoku"), "trm_tiny", "dataset.size=4", *sizes)],
-        "ponder": [of_text(small_ponder(), words, initial_text="a cat, they said: stop!")],
-        "masks": [of_text(small_act(AlbertActForPreTraining), words, initial_text="a [MASK] cat")],
-        "loops": [of_text(build_looped(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
-        "layers": [of_text(from_layers(at("base")), words, initial_text="a cat")],
-        "supernet": [of_text(from_supernet(len(pieces)), pieces, initial_text="a cat")],
-        "two": [hops, served(at("other"), "act_hops", *of_layers, "model.readout_weight=0.1")],
+        "maze": [serve_untrained(make_folder("maze"), "act_maze", *of_layers, spreads=True)],
+        "sudoku": [serve_untrained(make_folder("sudoku"), "trm_tiny", "dataset.size=4", *sizes)],
+        "ponder": [serve_text_model(small_ponder(), words, initial_text="a cat, they said: stop!")],
+        "masks": [serve_text_model(small_act(AlbertActForPreTraining), words, initial_text="a [MASK] cat")],
+        "loops": [serve_text_model(small(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
+        "layers": [serve_text_model(from_layers(make_folder("base")), words, initial_text="a cat")],
+        "supernet": [serve_text_model(from_supernet(len(pieces)), pieces, initial_text="a cat")],
+        "two": [hops, serve_untrained(make_folder("other"), "act_hops", *of_layers, "model.readout_weight=0.1")],
     }
-    opened = {name: build_page(each) for name, each in found.items()}
-    yield {name: launch_page(page, "127.0.0.1", 0) for name, page in opened.items()}
-    for page in opened.values():
+    built_pages = {name: build_page(served_checkpoints) for name, served_checkpoints in checkpoints.items()}
+    yield {name: launch_page(page, "127.0.0.1", 0) for name, page in built_pages.items()}
+    for page in built_pages.values():
         page.close(verbose=False)
 
 
 def from_layers(folder: Path) -> Any:
-    """Adalayers over a small frozen model."""
+    """Return Adalayers over a small frozen model."""
     torch.manual_seed(0)
     return AdaLayersForSequenceClassification.from_base(save_base("bert", folder / "base"), **HEAD, num_labels=3)
 
 
 def from_supernet(pieces: int) -> Any:
-    """A found architecture of PAR-XL."""
+    """Return a derived architecture of PAR-XL."""
     torch.manual_seed(0)
     return ParXLForCausalLM(ParXLConfig(**PAR | {"vocab_size": pieces}, architecture="sfsf"))
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=list(SWITCHES))
-        yield opened
-        opened.close()
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=list(SWITCHES))
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Any]:
-    """Opens a page as a visitor of one's own; nothing may be asked of elsewhere, and no script may fail."""
-    contexts, asked, failed = [], [], []
+    """Return a function that opens a page as a new visitor; requests to elsewhere and failing scripts are errors."""
+    contexts, urls, failed = [], [], []
 
-    def opened(address: str, width: int = 1440, **more: Any) -> Any:
+    def open_page(address: str, width: int = 1440, **more: Any) -> Any:
         context = browser.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **more)
         context.set_default_timeout(120_000)  # milliseconds, for what hangs: on a busy machine an answer takes long
         contexts.append(context)
         page = context.new_page()
-        page.on("request", lambda wanted: asked.append(wanted.url))
+        page.on("request", lambda request: urls.append(request.url))
         page.on("pageerror", lambda error: failed.append(str(error)))
         page.on("dialog", lambda dialog: failed.append("a dialog"))
         page.goto(address)
         page.wait_for_selector(".ada dl")
         return page
 
-    yield opened
+    yield open_page
     for context in contexts:
         context.close()
-    assert [url for url in asked if not url.startswith(("http://127.0.0.1", "data:", "blob:"))] == []
+    assert [url for url in urls if not url.startswith(("http://127.0.0.1", "data:", "blob:"))] == []
     assert failed == []
 
 
-def tile(page: Any, name: str) -> float:
-    told = page.locator(f"#ada-answers [data-tile={name}]").first.inner_text()
-    return float(told.rstrip("%"))
+def read_tile(page: Any, name: str) -> float:
+    text = page.locator(f"#ada-answers [data-tile={name}]").first.inner_text()
+    return float(text.rstrip("%"))
 
 
 def choose(page: Any, knob: str) -> None:
@@ -132,14 +132,14 @@ def slide(page: Any, value: float) -> None:
 def test_the_slider_lowers_the_mean_depth(name: str, pages: dict[str, str], visit: Any) -> None:
     page = visit(pages[name])
     slide(page, 0.9)
-    deep, compute = tile(page, "depth"), tile(page, "compute")
+    deep, compute = read_tile(page, "depth"), read_tile(page, "compute")
     slide(page, 0.02)
-    assert tile(page, "depth") < deep
-    assert tile(page, "compute") < compute
+    assert read_tile(page, "depth") < deep
+    assert read_tile(page, "compute") < compute
 
 
-def move(page: Any, value: float) -> None:
-    """Move the slider, and wait for nothing."""
+def move_slider(page: Any, value: float) -> None:
+    """Move the slider without waiting."""
     page.locator("#ada-depth input[type=range]").evaluate(
         "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', { bubbles: true })) }",
         value,
@@ -147,7 +147,7 @@ def move(page: Any, value: float) -> None:
 
 
 def settle(page: Any, *parts: str) -> None:
-    """Wait until an answer says some parts, and goes on saying them when nothing is computed any more."""
+    """Wait until an answer has some parts, and still has them when nothing is computed any more."""
     says = f"{json.dumps(parts)}.every(part => document.querySelector('#ada-answers').textContent.includes(part))"
     quiet = "!document.querySelector('#ada-answers .generating, #ada-answers .pending')"
     page.wait_for_function(f"{says} && {quiet}")
@@ -160,11 +160,11 @@ def test_the_last_move_of_the_slider_wins(name: str, pages: dict[str, str], visi
     page = visit(pages[name])
     for pause in (0, 30, 100, 300, 700):
         for value in (0.9, 0.5, 0.7, 0.02):
-            move(page, value)
+            move_slider(page, value)
             page.wait_for_timeout(pause)
         settle(page, " 0.02")
         slide(page, 0.9)  # and as soon as it is answered, while its curve is made
-        move(page, 0.03)
+        move_slider(page, 0.03)
         settle(page, " 0.03")
 
 
@@ -179,7 +179,7 @@ def test_the_last_of_all_controls_wins(pages: dict[str, str], visit: Any) -> Non
             page.fill("#ada-number input", str(10 * number))
             page.fill("#ada-number input", str(10 * number + 3))
             page.wait_for_timeout(pause)
-        move(page, 2)
+        move_slider(page, 2)
         settle(page, "steps of every token (fixed) 2", "validation 7")  # of eight
         ends = page.locator("#ada-depth input[type=range]")
         assert (ends.get_attribute("min"), ends.get_attribute("max")) == ("1", "4")
@@ -187,22 +187,22 @@ def test_the_last_of_all_controls_wins(pages: dict[str, str], visit: Any) -> Non
         assert page.evaluate(cells) == page.locator("#ada-board textarea").input_value().replace("\n", "")
 
 
-def test_a_text_and_what_is_written_of_it_take_turns(pages: dict[str, str], visit: Any) -> None:
+def test_a_text_and_its_continuation_take_turns(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["loops"])
     for text in ("a cat", "the naive cat"):
         page.fill("#ada-text textarea", text)
         page.click("#ada-ask")
-        move(page, 0.9)
-        move(page, 0.3)
+        move_slider(page, 0.9)
+        move_slider(page, 0.3)
         page.click("#ada-write")  # the last, though the slider was not answered yet
         settle(page, "mean over the text")
         assert page.locator("[data-side='2'] [data-tile=compute]").count() == 1
         page.click("#ada-write")
-        move(page, 0.4)
+        move_slider(page, 0.4)
         settle(page, " 0.4")
         assert page.locator("[data-side]").count() == 0
     page.click("#ada-write")
-    move(page, 0.5)
+    move_slider(page, 0.5)
     page.click("#ada-stop")
     settle(page, " 0.5")
 
@@ -212,7 +212,7 @@ def test_after_a_mistake_the_next_move_is_answered(pages: dict[str, str], visit:
     page.fill("#ada-text textarea", " ")
     page.click("#ada-ask")
     page.wait_for_selector(".ada .error:has-text('no text: enter a text')")
-    move(page, 0.4)
+    move_slider(page, 0.4)
     page.fill("#ada-text textarea", "the naive cat")
     page.click("#ada-ask")
     settle(page, " 0.4", "naive")
@@ -224,18 +224,18 @@ def test_after_a_mistake_the_next_move_is_answered(pages: dict[str, str], visit:
     maze.wait_for_selector("#ada-answers .note")
     maze.fill("#ada-number input", "")
     maze.fill("#ada-number input", "2")
-    move(maze, 0.2)
+    move_slider(maze, 0.2)
     settle(maze, " 0.2", "inside 2")
     assert number != "2"
 
 
-def test_a_full_queue_is_told_in_the_place_of_the_answer(pages: dict[str, str], visit: Any) -> None:
+def test_a_full_queue_is_reported_instead_of_the_answer(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["ponder"])
     page.route("**/queue/join*", lambda route: route.fulfill(status=503, json={"detail": "Queue is full."}))
-    move(page, 0.4)
+    move_slider(page, 0.4)
     page.wait_for_selector(".ada .error:has-text('no answer')")
     page.unroute("**/queue/join*")
-    move(page, 0.6)
+    move_slider(page, 0.6)
     settle(page, " 0.6")
 
 
@@ -244,38 +244,36 @@ def test_blocks_of_a_frozen_model_are_left_out(pages: dict[str, str], visit: Any
     page.fill("#ada-text textarea", "the naive cat")
     page.click("#ada-ask")
     page.wait_for_selector(".ada .note")
-    deep, compute = tile(page, "depth"), tile(page, "compute")
+    deep, compute = read_tile(page, "depth"), read_tile(page, "compute")
     slide(page, 1)
     page.wait_for_selector(".ada .sentence:has-text('the naive cat')")
     assert page.locator("#ada-knob input").input_value() == "number of blocks"
-    assert tile(page, "depth") == 1 < deep
-    assert tile(page, "compute") < compute
+    assert read_tile(page, "depth") == 1 < deep
+    assert read_tile(page, "compute") < compute
 
 
-def test_a_model_of_one_depth_has_no_slider_and_writes_once(pages: dict[str, str], visit: Any) -> None:
+def test_a_model_of_one_depth_has_no_slider_and_generates_once(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["supernet"])
     assert page.locator("#ada-depth input[type=range]").count() == 0 or page.locator("#ada-depth").is_hidden()
     page.fill("#ada-text textarea", "the naive cat")
     page.click("#ada-ask")
     words = "document.querySelector('.ada .sentence').textContent.replace(/[^a-z]/g, '')"  # without its pieces' depths
     page.wait_for_function(f"{words} === 'thenaivecat'")
-    assert tile(page, "compute") == 100
+    assert read_tile(page, "compute") == 100
     page.click("#ada-write")
     page.wait_for_selector("[data-side='1'] [data-tile=compute]")
     assert page.locator("[data-side]").count() == 1
 
 
 @pytest.mark.parametrize(("name", "step"), [("masks", "[MASK]"), ("loops", "cat")])
-def test_a_token_tells_what_every_step_would_have_answered(
-    name: str, step: str, pages: dict[str, str], visit: Any
-) -> None:
+def test_a_token_shows_the_prediction_of_every_step(name: str, step: str, pages: dict[str, str], visit: Any) -> None:
     page = visit(pages[name])
     page.locator("#ada-answers .sentence [data-notes]", has_text=step).first.focus()
-    told = [row.inner_text().split("\n") for row in page.locator(".bars > div").all()]
-    assert re.search(r"[^\d. ]", {row[0]: row[-1] for row in told}["1"]), told
+    bars = [row.inner_text().split("\n") for row in page.locator(".bars > div").all()]
+    assert re.search(r"[^\d. ]", {row[0]: row[-1] for row in bars}["1"]), bars
 
 
-def test_who_types_a_text_is_answered_about_it(pages: dict[str, str], visit: Any) -> None:
+def test_a_typed_text_is_answered(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["ponder"])
     page.fill("#ada-text textarea", "the naive cat")
     page.click("#ada-ask")
@@ -317,7 +315,7 @@ def test_a_harder_maze_is_drawn(pages: dict[str, str], visit: Any) -> None:
     page.wait_for_function(f"document.querySelector('#ada-number input').value !== {json.dumps(number)}")
 
 
-def test_text_is_written_at_both_depths_and_can_be_stopped(pages: dict[str, str], visit: Any) -> None:
+def test_text_is_generated_at_both_depths_and_can_be_stopped(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["loops"])
     slide(page, 0.02)
     page.click("#ada-write")
@@ -329,7 +327,7 @@ def test_text_is_written_at_both_depths_and_can_be_stopped(pages: dict[str, str]
     assert "new_tokens=32" in str(page.locator("[data-command]").first.text_content())
     page.click("#ada-write")
     page.click("#ada-stop")
-    page.click("#ada-ask")  # whose turn comes, as nobody writes any more
+    page.click("#ada-ask")  # the waiting request runs when no text is generated any more
     page.wait_for_selector("#ada-answers [data-tile=time]", timeout=30_000)
 
 
@@ -340,22 +338,22 @@ def test_two_checkpoints_answer_side_by_side(pages: dict[str, str], visit: Any) 
     assert boards.first.locator(".board").first.inner_text() == boards.last.locator(".board").first.inner_text()
 
 
-def test_what_is_saved_stands_alone(pages: dict[str, str], visit: Any, browser: Any, tmp_path: Path) -> None:
+def test_a_saved_answer_needs_no_server(pages: dict[str, str], visit: Any, browser: Any, tmp_path: Path) -> None:
     page = visit(pages["hops"])
     page.locator("details.keep summary").click()
     with page.expect_download() as event:
         page.click("[data-save]")
     event.value.save_as(tmp_path / "kept.html")
-    told = page.locator("#ada-answers .ada dl").inner_text()
+    summary = page.locator("#ada-answers .ada dl").inner_text()
     alone = browser.new_page()
-    asked: list[str] = []
-    alone.on("request", lambda wanted: asked.append(wanted.url))
+    urls: list[str] = []
+    alone.on("request", lambda request: urls.append(request.url))
     alone.goto((tmp_path / "kept.html").as_uri())
-    assert alone.locator(".ada dl").inner_text() == told
+    assert alone.locator(".ada dl").inner_text() == summary
     alone.locator(".scrub input").focus()
     alone.keyboard.press("Home")
     assert alone.locator(".scrub output").inner_text().startswith("0 of")
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert [url for url in urls if not url.startswith(("file:", "data:", "blob:"))] == []
     alone.close()
     with page.expect_download() as event:
         page.locator(".save a").first.click()
@@ -383,13 +381,13 @@ def test_markup_of_a_visitor_is_shown_as_text(text: str, pages: dict[str, str], 
     page.wait_for_timeout(200)  # what would run has run
 
 
-def test_nobody_sees_what_others_ask(pages: dict[str, str], visit: Any) -> None:
+def test_visitors_do_not_see_texts_of_others(pages: dict[str, str], visit: Any) -> None:
     one, other = visit(pages["ponder"]), visit(pages["ponder"])
-    for place in range(3):
-        for page, text in ((one, f"first visitor {place}"), (other, f"second visitor {place}")):
+    for number in range(3):
+        for page, text in ((one, f"first visitor {number}"), (other, f"second visitor {number}")):
             page.fill("#ada-text textarea", text)
             page.click("#ada-ask")
-        for page, text in ((one, f"first visitor {place}"), (other, f"second visitor {place}")):
+        for page, text in ((one, f"first visitor {number}"), (other, f"second visitor {number}")):
             page.wait_for_selector(f"#ada-answers .sentence:has-text('{text}')")
     assert "second visitor" not in one.content()
     assert "first visitor" not in other.content()
@@ -413,30 +411,30 @@ def test_nothing_overflows_a_telephone(name: str, scheme: str, pages: dict[str, 
 
 def test_the_page_works_by_keyboard(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["hops"])
-    before = tile(page, "depth")
+    before = read_tile(page, "depth")
     page.locator("#ada-depth input[type=range]").focus()
     for _ in range(45):
         page.keyboard.press("ArrowLeft")
     page.wait_for_function("document.querySelector('.ada .note').textContent.includes('0.05')")
-    assert tile(page, "depth") < before
+    assert read_tile(page, "depth") < before
 
 
-def test_an_outsiders_family_is_served(tmp_path: Path, visit: Any) -> None:
+def test_a_family_of_another_package_is_served(tmp_path: Path, visit: Any) -> None:
     from adadepth.contrib.serve.page import build_page, launch_page
 
-    with toy_family_installed(tmp_path):
+    with install_toy_family(tmp_path):
         models._load_heads.cache_clear()
-        toy = served(tmp_path, "router_hops", *DATA, "budget=none", "model.num_hidden_layers=3")
+        toy = serve_untrained(tmp_path, "router_hops", *DATA, "budget=none", "model.num_hidden_layers=3")
         page = build_page([toy])
         opened = visit(launch_page(page, "127.0.0.1", 0))
         slide(opened, 0.05)
-        assert tile(opened, "depth") < 3
+        assert read_tile(opened, "depth") < 3
         page.close(verbose=False)
     models._load_heads.cache_clear()
 
 
-def test_ctrl_c_closes_it(tmp_path: Path) -> None:
-    saved(tmp_path, "act_hops", "budget=none")
+def test_ctrl_c_closes_the_server(tmp_path: Path) -> None:
+    save_untrained(tmp_path, "act_hops", "budget=none")
     command = [
         sys.executable, "-m", "adadepth", "--config-name", "act_hops", "mode=serve", f"checkpoint={tmp_path}/model",
         "serve.port=0", "dataset.train_examples=64",
@@ -444,14 +442,14 @@ def test_ctrl_c_closes_it(tmp_path: Path) -> None:
     where = os.environ | {"HF_HUB_OFFLINE": "1"}
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=where)
     assert running.stdout is not None
-    said = []
+    lines = []
     for line in running.stdout:
-        said.append(line)
+        lines.append(line)
         if "Ctrl-C stops the server" in line:
             break
     running.send_signal(signal.SIGINT)
     rest, _ = running.communicate(timeout=60)
-    assert running.returncode == 0, "".join([*said, rest])
-    assert "accessible from this machine only" in said[-1]
+    assert running.returncode == 0, "".join([*lines, rest])
+    assert "accessible from this machine only" in lines[-1]
     assert "Traceback" not in rest
     assert rest.strip().endswith("server closed")

@@ -1,4 +1,4 @@
-"""What the server answers before gradio sees it."""
+"""Requests that the server answers before they reach gradio."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from adadepth.contrib.serve.request_filter import MAX_REQUEST_BYTES, AllowedHost
 LOCAL = "127.0.0.1:7860"
 
 
-def asked(
+def send_request(
     path: str,
     headers: dict[str, str] | None = None,
     chunks: tuple[bytes, ...] = (b"",),
     names: AllowedHosts | None = None,
     error: Exception | None = None,
 ) -> tuple[int, int]:
-    """Status, and how many bytes the page behind the gate was given."""
+    """Return the status, and the number of bytes that reached the page behind the filter."""
     sent: list[Any] = []
     seen = 0
 
@@ -44,34 +44,34 @@ def asked(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    told = {"Host": LOCAL} | (headers or {})
-    scope = {"type": "http", "path": path, "headers": [(k.encode(), v.encode()) for k, v in told.items()]}
+    all_headers = {"Host": LOCAL} | (headers or {})
+    scope = {"type": "http", "path": path, "headers": [(k.encode(), v.encode()) for k, v in all_headers.items()]}
     asyncio.run(RequestFilter(page, names or AllowedHosts("127.0.0.1"))(scope, receive, send))
     return (sent[0]["status"] if sent else 0), seen
 
 
 @pytest.mark.parametrize("path", ["/", "/config", "/gradio_api/queue/join", "/gradio_api/queue/data", "/assets/x.js"])
-def test_the_page_and_its_parts_are_let_through(path: str) -> None:
-    assert asked(path, {"content-length": "5"}, (b"12345",)) == (200, 5)
+def test_the_page_and_its_parts_pass(path: str) -> None:
+    assert send_request(path, {"content-length": "5"}, (b"12345",)) == (200, 5)
 
 
 @pytest.mark.parametrize(
     "path", ["/gradio_api/upload", "/gradio_api/file=/etc/passwd", "/file=/etc/passwd", "/gradio_api/proxy=http://x"]
 )
-def test_no_files_are_taken_or_given(path: str) -> None:
-    assert asked(path) == (404, 0)
+def test_file_requests_are_refused(path: str) -> None:
+    assert send_request(path) == (404, 0)
 
 
-def test_a_question_that_is_too_long_is_refused_whether_it_says_so_or_not() -> None:
-    assert asked("/gradio_api/queue/join", {"content-length": str(MAX_REQUEST_BYTES + 1)}) == (413, 0)
-    assert asked("/gradio_api/queue/join", {"content-length": "many"}) == (413, 0)
-    assert asked("/gradio_api/queue/join", chunks=(b"x" * MAX_REQUEST_BYTES, b"y")) == (413, MAX_REQUEST_BYTES)
+def test_too_long_a_request_is_refused_with_and_without_a_length() -> None:
+    assert send_request("/gradio_api/queue/join", {"content-length": str(MAX_REQUEST_BYTES + 1)}) == (413, 0)
+    assert send_request("/gradio_api/queue/join", {"content-length": "many"}) == (413, 0)
+    assert send_request("/gradio_api/queue/join", chunks=(b"x" * MAX_REQUEST_BYTES, b"y")) == (413, MAX_REQUEST_BYTES)
 
 
 @pytest.mark.parametrize("host", [LOCAL, "localhost:7860", "LOCALHOST.", "127.8.8.8", "[::1]:7860"])
-def test_the_names_of_this_machine_alone_are_known(host: str) -> None:
-    assert asked("/config", {"Host": host})[0] == 200
-    assert asked("/config", {"Host": host, "Origin": f"http://{host}"})[0] == 200
+def test_only_names_of_this_machine_are_accepted(host: str) -> None:
+    assert send_request("/config", {"Host": host})[0] == 200
+    assert send_request("/config", {"Host": host, "Origin": f"http://{host}"})[0] == 200
 
 
 FOREIGN = (
@@ -82,9 +82,9 @@ FOREIGN = (
 
 @pytest.mark.parametrize("host", FOREIGN)
 @pytest.mark.parametrize("path", ["/", "/config", "/gradio_api/queue/join", "/assets/x.js", "/gradio_api/upload"])
-def test_a_name_that_others_made_lead_here_is_refused(host: str, path: str) -> None:
-    assert asked(path, {"Host": host}) == (403, 0)
-    assert asked(path, {"X-Forwarded-Host": host or "evil.example"}) == (403, 0)
+def test_a_foreign_name_for_this_machine_is_refused(host: str, path: str) -> None:
+    assert send_request(path, {"Host": host}) == (403, 0)
+    assert send_request(path, {"X-Forwarded-Host": host or "evil.example"}) == (403, 0)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,16 @@ def test_a_name_that_others_made_lead_here_is_refused(host: str, path: str) -> N
     ["http://evil.example", "null", "", "http://127.0.0.1:8888", "http://localhost:7860", "https://127.0.0.1", "x"],
 )
 def test_another_page_is_refused(origin: str) -> None:
-    assert asked("/gradio_api/queue/join", {"Origin": origin}) == (403, 0)
+    assert send_request("/gradio_api/queue/join", {"Origin": origin}) == (403, 0)
 
 
-def test_a_page_that_is_open_to_others_is_known_by_addresses_and_by_its_own_names(
+def test_a_public_page_accepts_addresses_and_its_own_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "gpu7.lab.example")
     names = AllowedHosts("0.0.0.0", ["Page.Example"])
-    known = ["203.0.113.1:7860", "[fe80::1]:7860", "gpu7.lab.example", "gpu7", "localhost:7860", "page.example"]
-    assert all(names.has_host(host) for host in known)
+    hosts = ["203.0.113.1:7860", "[fe80::1]:7860", "gpu7.lab.example", "gpu7", "localhost:7860", "page.example"]
+    assert all(names.has_host(host) for host in hosts)
     assert not any(names.has_host(host) for host in ("evil.example", "x.page.example", "gpu7.lab.example.evil.example"))
     assert names.has_origin("https://page.example", "127.0.0.1:7860"), "of a proxy, which asks under another name"
     assert names.has_origin("http://203.0.113.1:7860", "203.0.113.1:7860")
@@ -110,7 +110,7 @@ def test_a_page_that_is_open_to_others_is_known_by_addresses_and_by_its_own_name
     assert not names.has_origin("http://evil.example", "203.0.113.1:7860")
 
 
-def test_the_address_that_is_listened_at_is_known() -> None:
+def test_the_listening_address_is_accepted() -> None:
     names = AllowedHosts("page.example")
     assert names.has_host("page.example:7860")
     assert not names.has_host("evil.example")
@@ -135,6 +135,6 @@ def test_a_websocket_is_closed_before_it_is_open() -> None:
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 
-def test_what_fails_behind_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    asked("/gradio_api/queue/join", error=KeyError("x\ny"))
+def test_a_failure_of_the_page_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
+    send_request("/gradio_api/queue/join", error=KeyError("x\ny"))
     assert capsys.readouterr().out.splitlines() == [r"request failed: /gradio_api/queue/join: KeyError: 'x\ny'"]

@@ -1,4 +1,4 @@
-"""`mode=serve` before the page: what is refused in a line, and what of a run is read for it."""
+"""`mode=serve` before the page opens: refused settings, and values read from a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadepth.contrib.serve.ports import find_free_port
 from adadepth.errors import ConfigError
 from adadepth.report.exits import write_exit_study
 from tests.configs.support import configured
-from tests.contrib.serve.support import saved
+from tests.contrib.serve.support import save_untrained
 from tests.unit.report.synthetic_exits import make_records, make_study
 
 SERVE = ("mode=serve", "checkpoint=somewhere")
@@ -31,12 +31,12 @@ SERVE = ("mode=serve", "checkpoint=somewhere")
         ([*SERVE, "text=x"], "text=.*: only used with mode=predict, but mode=serve"),
     ],
 )  # fmt: skip
-def test_mistakes_are_lines(overrides: list[str], message: str) -> None:
+def test_mistakes_are_one_line_errors(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=f"(?m)^{message}"):
         configured("act_hops", *overrides)
 
 
-def test_without_gradio_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gradio_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
     with pytest.raises(
@@ -55,14 +55,14 @@ def test_several_checkpoints_have_the_settings_of_their_runs(monkeypatch: pytest
 
 
 def test_checkpoints_that_read_different_inputs_are_refused(tmp_path: Path) -> None:
-    hops = serve.load_served_checkpoint(saved(tmp_path / "hops", "act_hops", "budget=none"))
-    maze = serve.load_served_checkpoint(saved(tmp_path / "maze", "act_maze", "budget=none"))
+    hops = serve.load_served_checkpoint(save_untrained(tmp_path / "hops", "act_hops", "budget=none"))
+    maze = serve.load_served_checkpoint(save_untrained(tmp_path / "maze", "act_maze", "budget=none"))
     serve.check_same_inputs([hops, hops])
     with pytest.raises(ConfigError, match=r"^checkpoint: .*hops/model and .*maze/model have different types of input"):
         serve.check_same_inputs([hops, hops, maze])
 
 
-def test_a_port_that_is_taken_is_a_line() -> None:
+def test_a_taken_port_is_a_one_line_error() -> None:
     import socket
 
     with socket.socket() as taken:
@@ -74,8 +74,8 @@ def test_a_port_that_is_taken_is_a_line() -> None:
     assert find_free_port("127.0.0.1", 0) > 0
 
 
-def test_the_curve_is_what_the_run_has_compared(tmp_path: Path) -> None:
-    """As an exit study writes it."""
+def test_the_curve_has_the_points_of_the_exit_study(tmp_path: Path) -> None:
+    """Read a file as an exit study writes it."""
     newest = tmp_path / "evaluations" / "2"
     study = make_study(make_records(40), timed=False)
     write_exit_study(newest, {"validation": study})
@@ -85,8 +85,8 @@ def test_the_curve_is_what_the_run_has_compared(tmp_path: Path) -> None:
     assert serve._read_curve(newest / "none") is None
 
 
-def test_what_it_reads_is_the_checkpoints_own(tmp_path: Path) -> None:
-    found = serve.load_served_checkpoint(saved(tmp_path, "act_hops", "budget=none"))
-    assert list(found.synthetic.sets if found.synthetic else ()) == ["inside", "beyond"]
-    assert found.evaluator is not None
-    assert found.command[-1] == f"checkpoint={tmp_path}/model"
+def test_data_and_command_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    served_checkpoint = serve.load_served_checkpoint(save_untrained(tmp_path, "act_hops", "budget=none"))
+    assert list(served_checkpoint.synthetic.sets if served_checkpoint.synthetic else ()) == ["inside", "beyond"]
+    assert served_checkpoint.evaluator is not None
+    assert served_checkpoint.command[-1] == f"checkpoint={tmp_path}/model"

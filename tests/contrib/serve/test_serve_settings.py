@@ -1,4 +1,4 @@
-"""The public keys of mode=serve and what they can be."""
+"""Public keys of mode=serve and their allowed values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_public_keys_are_frozen() -> None:
 
 
 @pytest.mark.parametrize("host", ["ü..x", "x..", "a" * 64, "a b", "http://x", "", "x/y"])
-def test_a_host_that_no_system_can_look_up_is_refused(host: str) -> None:
+def test_an_invalid_host_name_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match=r"serve\.host"):
         configured("act_tiny", "mode=serve", "checkpoint=x", f"serve.host='{host}'")
 
@@ -25,7 +25,7 @@ def test_names_and_addresses_are_hosts(host: str) -> None:
     assert configured("act_tiny", "mode=serve", "checkpoint=x", f"serve.host='{host}'").serve.host == host  # type: ignore[attr-defined]
 
 
-def test_which_modes_read_checkpoints_and_lists_of_them() -> None:
+def test_modes_accept_a_checkpoint_or_a_list() -> None:
     with pytest.raises(ConfigError, match=r"only used with mode=evaluate, predict, export, probe or serve, but mode"):
         configured("act_tiny", "checkpoint=a")
     with pytest.raises(ConfigError, match=r"must be one; a list is only used with mode=serve"):

@@ -1,4 +1,4 @@
-"""A folder for the hub: all that its page needs, nothing of the machine that the run was on."""
+"""Exported folders for the hub: all files that the page needs, and nothing of the run's machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Path:
     return directory
 
 
-def test_it_has_what_the_page_needs(run: Path, tmp_path: Path) -> None:
+def test_the_folder_has_all_files_of_the_page(run: Path, tmp_path: Path) -> None:
     folder = write_space(run, tmp_path / "space")
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert files == {
@@ -44,7 +44,7 @@ def test_it_has_what_the_page_needs(run: Path, tmp_path: Path) -> None:
     assert load_run_settings(folder / "run", "checkpoint").dataset.nodes == 16  # type: ignore[attr-defined]
 
 
-def test_it_has_only_files_that_the_run_wrote(run: Path, tmp_path: Path) -> None:
+def test_the_folder_has_only_files_of_the_run(run: Path, tmp_path: Path) -> None:
     (tmp_path / "private.txt").write_text("private")
     (run / "run.json").write_text(json.dumps({"saved": {"model": {"config.json": {"bytes": 2, "crc32": 1}}}}))
     (run / "model" / "notes.txt").symlink_to(tmp_path / "private.txt")
@@ -55,7 +55,7 @@ def test_it_has_only_files_that_the_run_wrote(run: Path, tmp_path: Path) -> None
         write_space(run, tmp_path / "other")
 
 
-def test_mistakes_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line_errors(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     assert make_space([]) == make_space([str(tmp_path)]) == make_space([str(run), str(tmp_path / "full")]) == 2

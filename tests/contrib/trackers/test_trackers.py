@@ -1,4 +1,4 @@
-"""MLflow, Trackio and Comet, which join by entry points of this package's own."""
+"""MLflow, Trackio and Comet, which register by entry points of this package."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 
 from adadepth.runs.directory import read_record
-from tests.cli.tracking_support import log_everything, opened
+from tests.cli.tracking_support import log_everything, open_run_tracker
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_mlflow_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
+def test_mlflow_continues_one_run(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     directory = tmp_path / "job"
     directory.mkdir()
-    tracker = opened(directory, "logger=mlflow")
+    tracker = open_run_tracker(directory, "logger=mlflow")
     log_everything(tracker, directory)
     tracker.artifact("report", directory / "figures" / "depth.png")
     tracker.finish(1)
     client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
     identity = read_record(directory)["trackers"]["mlflow"]
     assert client.get_run(identity).info.status == "FAILED"
-    tracker = opened(directory, "logger=mlflow", resume_step=1)
+    tracker = open_run_tracker(directory, "logger=mlflow", resume_step=1)
     tracker.log({"train/loss": 1.5}, 2)
     tracker.finish()
     experiment = client.get_experiment_by_name("adadepth").experiment_id
@@ -41,27 +41,27 @@ def test_mlflow_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
         (2, 1.5),
     ]
 
-    def kept(folder: str) -> list[str]:
+    def list_files(folder: str) -> list[str]:
         return [file.path for file in client.list_artifacts(identity, folder)]
 
-    assert kept("halting/table") == ["halting/table/step_000002.json"]
-    assert kept("halting/all/histogram") == ["halting/all/histogram/step_000002.json"]
-    assert (kept("report"), kept("search")) == (["report/depth.png"], ["search/depth.gif"])
+    assert list_files("halting/table") == ["halting/table/step_000002.json"]
+    assert list_files("halting/all/histogram") == ["halting/all/histogram/step_000002.json"]
+    assert (list_files("report"), list_files("search")) == (["report/depth.png"], ["search/depth.gif"])
 
 
 @pytest.mark.slow
-def test_trackio_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
-    """In a process of its own: Trackio decides where it writes when it is imported."""
+def test_trackio_continues_one_run(tmp_path: Path) -> None:
+    """Run in a new process: Trackio decides where it writes when it is imported."""
     pytest.importorskip("trackio")
     script = f"""
 from pathlib import Path
-from tests.cli.tracking_support import log_everything, opened
+from tests.cli.tracking_support import log_everything, open_run_tracker
 folder = Path({str(tmp_path / "job")!r})
 folder.mkdir()
-tracker = opened(folder, "logger=trackio")
+tracker = open_run_tracker(folder, "logger=trackio")
 log_everything(tracker, folder)
 tracker.finish()
-tracker = opened(folder, "logger=trackio", resume_step=1)
+tracker = open_run_tracker(folder, "logger=trackio", resume_step=1)
 tracker.log({{"train/loss": 1.5}}, 2)
 tracker.finish()
 """
@@ -80,17 +80,17 @@ tracker.finish()
 
 
 @pytest.mark.slow
-def test_comet_writes_an_archive_for_later(tmp_path: Path) -> None:
-    """In a process of its own, since Comet changes the modules that it finds."""
+def test_comet_writes_an_offline_archive(tmp_path: Path) -> None:
+    """Run in a new process, since Comet changes the modules that it finds."""
     pytest.importorskip("comet_ml")
     script = f"""
 from pathlib import Path
-from tests.cli.tracking_support import log_everything, opened
+from tests.cli.tracking_support import log_everything, open_run_tracker
 folder = Path({str(tmp_path)!r})
-tracker = opened(folder, "logger=comet")
+tracker = open_run_tracker(folder, "logger=comet")
 log_everything(tracker, folder)
 tracker.finish()
-tracker = opened(folder, "logger=comet", resume_step=1)
+tracker = open_run_tracker(folder, "logger=comet", resume_step=1)
 tracker.log({{"train/loss": 1.5}}, 2)
 tracker.finish()
 """
@@ -103,7 +103,7 @@ tracker.finish()
         assert json.loads(archive.read("experiment.json"))["offline_id"] == key
         messages += [json.loads(line) for line in archive.read("messages.json").splitlines()]
     metrics = [message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"]
-    losses = [(found["step"], found["metricValue"]) for found in metrics if found["metricName"] == "train/loss"]
+    losses = [(metric["step"], metric["metricValue"]) for metric in metrics if metric["metricName"] == "train/loss"]
     assert losses == [(1, 2.5), (2, 1.5)]
     uploaded = {message["payload"]["upload_type"] for message in messages if message["type"] == "file_upload"}
     assert uploaded >= {"asset", "histogram3d", "visualization"}

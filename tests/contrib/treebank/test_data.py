@@ -1,4 +1,4 @@
-"""Sentences of a treebank on their way from CoNLL-U to sequences whose tokens know their words."""
+"""Sentences of a treebank from CoNLL-U to sequences whose tokens know their words."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from tests.treebank_support import DEPREL, DEPTH, FORMS, UPOS, write_treebank
 from tests.unit.data.tokenizers_support import tokenizer
 
 
-def trees_of(text: str, folder: Path) -> Trees:
+def read_text(text: str, folder: Path) -> Trees:
     (folder / "some.conllu").write_text(text.replace(" ", "\t"), encoding="utf-8")
     return read_trees(open_conll_table(folder / "some.conllu"))
 
 
-def row(number: int | str, head: int | str, form: str = "w") -> str:
+def format_row(number: int | str, head: int | str, form: str = "w") -> str:
     return f"{number} {form} w X _ _ {head} dep _ _\n"
 
 
-def rows(*ids_and_heads: str) -> str:
-    """Lines of words from "ID:HEAD"; an empty text is an empty line."""
-    return "".join(row(*each.split(":")) if each else "\n" for each in ids_and_heads)
+def format_rows(*ids_and_heads: str) -> str:
+    """Return lines of words from "ID:HEAD"; an empty text is an empty line."""
+    return "".join(format_row(*word.split(":")) if word else "\n" for word in ids_and_heads)
 
 
 def load(folder: Path, *, masks: bool = False, **changes: Any) -> TreebankData:
@@ -49,12 +49,12 @@ def load(folder: Path, *, masks: bool = False, **changes: Any) -> TreebankData:
     return load_treebank(dataset, str(folder / "tokenizer"), masks=masks)
 
 
-def test_words_are_what_has_a_head(tmp_path: Path) -> None:
-    found = read_trees(open_conll_table(write_treebank(tmp_path, "a.conllu") / "a.conllu"))
-    assert found.sentences.tolist() == [0, 7, 10]
-    assert (found.forms, found.upos, found.deprel) == (FORMS, UPOS, DEPREL)
-    assert found.depth.tolist() == DEPTH
-    assert found.sentence(1) == ["Stop", "it", "now"]
+def test_words_are_the_rows_with_a_head(tmp_path: Path) -> None:
+    trees = read_trees(open_conll_table(write_treebank(tmp_path, "a.conllu") / "a.conllu"))
+    assert trees.sentences.tolist() == [0, 7, 10]
+    assert (trees.forms, trees.upos, trees.deprel) == (FORMS, UPOS, DEPREL)
+    assert trees.depth.tolist() == DEPTH
+    assert trees.sentence(1) == ["Stop", "it", "now"]
 
 
 def test_rows_of_the_hub_hold_contractions_and_class_numbers(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_rows_of_the_hub_hold_contractions_and_class_numbers(tmp_path: Path) -> 
     ([0], [0]), ([2, 3, 4, 0], [3, 2, 1, 0]), ([0, 1, 2, 3], [0, 1, 2, 3]), ([2, 0, 2], [1, 0, 1]),
 ])  # fmt: skip
 def test_depth_counts_the_arcs_to_the_root(rows: list[int], depths: list[int], tmp_path: Path) -> None:
-    text = "".join(row(number, head) for number, head in enumerate(rows, start=1))
-    assert trees_of(text, tmp_path).depth.tolist() == depths
+    text = "".join(format_row(number, head) for number, head in enumerate(rows, start=1))
+    assert read_text(text, tmp_path).depth.tolist() == depths
 
 
 @pytest.mark.parametrize(("lines", "expected"), [
@@ -82,17 +82,17 @@ def test_depth_counts_the_arcs_to_the_root(rows: list[int], depths: list[int], t
                              "words 1 to 2 of its sentence") for head in ("3", "_", "-1", "x", "٢", "1.1", "01", "²")),
     (["1:0", "", "1:0", "2:1", "1:0"],
      "line 5 has the id '1' instead of 3; an empty line must end the previous sentence"),
-    *((["1:0", f"{found}:1"], f"line 2 has the id '{found}' instead of 2; words are numbered 1, 2, 3, "
+    *((["1:0", f"{number}:1"], f"line 2 has the id '{number}' instead of 2; words are numbered 1, 2, 3, "
                               "...; n-m is a contraction of "
         "the following words, and n.1 is an empty node")
-      for found in ("3", "0", "x", "٢", "²", "02", "1-2", "3-4", "2-1", "2-", "2-x", "1.2", "2.1", "-2", "")),
+      for number in ("3", "0", "x", "٢", "²", "02", "1-2", "3-4", "2-1", "2-", "2-x", "1.2", "2.1", "-2", "")),
     (["0:0"], "line 1 has the id '0' instead of 1; words are numbered 1, 2, 3, ...; n-m is a contraction"),
     (["1-2:_", "1-3:_", "1:0"], "line 2 has the id '1-3' instead of 1; words are numbered"),
     (["1-3:_", "1:0", "2:1"], "line 3 ends a sentence of 2 words, but a contraction includes word 3"),
 ])  # fmt: skip
-def test_what_is_no_tree_is_one_line(lines: list[str], expected: str, tmp_path: Path) -> None:
+def test_an_invalid_tree_is_a_one_line_error(lines: list[str], expected: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
-        trees_of(rows(*lines), tmp_path)
+        read_text(format_rows(*lines), tmp_path)
     message = str(raised.value)
     assert message.startswith(f"dataset.path={tmp_path / 'some.conllu'}, {expected}")
     assert "\n" not in message
@@ -100,12 +100,12 @@ def test_what_is_no_tree_is_one_line(lines: list[str], expected: str, tmp_path: 
 
 def test_the_line_of_an_empty_form_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"some.conllu, line 2 has a word whose column tokens is empty$"):
-        trees_of(row(1, 0) + row(2, 1, form=""), tmp_path)
+        read_text(format_row(1, 0) + format_row(2, 1, form=""), tmp_path)
 
 
-def test_contractions_and_words_that_are_not_written_may_stand_anywhere(tmp_path: Path) -> None:
-    text = rows("0.1:_", "1-2:_", "1:0", "1.1:_", "1.2:_", "2:1", "3-3:_", "3:2", "3.1:_", "", "1:0")
-    assert trees_of(text, tmp_path).depth.tolist() == [0, 1, 2, 0]
+def test_contractions_and_empty_words_can_be_anywhere(tmp_path: Path) -> None:
+    text = format_rows("0.1:_", "1-2:_", "1:0", "1.1:_", "1.2:_", "2:1", "3-3:_", "3:2", "3.1:_", "", "1:0")
+    assert read_text(text, tmp_path).depth.tolist() == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
@@ -116,7 +116,7 @@ def test_contractions_and_words_that_are_not_written_may_stand_anywhere(tmp_path
     ({"tokens": ["a", ""]}, "FILE, line 1 has a word whose column tokens is empty"),
     ({"head": ["_", None]}, "FILE: no word has a head; a treebank needs a head for every word in the column head"),
 ])  # fmt: skip
-def test_a_row_that_is_no_tree_is_one_line(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+def test_an_invalid_row_of_the_hub_is_a_one_line_error(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
     sentence = {"tokens": ["a", "b"], "upos": ["X", "X"], "head": ["0", "1"], "deprel": ["root", "dep"]} | changes
     file = tmp_path / "validation.jsonl"
     file.write_text(json.dumps(sentence) + "\n", encoding="utf-8")
@@ -150,7 +150,7 @@ def test_every_token_knows_its_word(tmp_path: Path) -> None:
     assert examples.lengths().tolist() == [len(examples[index]["input_ids"]) for index in range(2)]
 
 
-def test_a_long_sentence_is_cut_and_says_so(tmp_path: Path) -> None:
+def test_a_long_sentence_is_truncated_with_a_message(tmp_path: Path) -> None:
     data = load(tmp_path, sequence_length=8)
     examples = data.sets["validation"].plain
     assert len(examples[0]["input_ids"]) == 8
@@ -160,31 +160,33 @@ def test_a_long_sentence_is_cut_and_says_so(tmp_path: Path) -> None:
     assert data.summary["evaluation"]["validation"]["cut"] == cut >= 1
 
 
-def test_masks_are_those_of_an_evaluation_and_never_change(tmp_path: Path) -> None:
+def test_masks_are_those_of_an_evaluation_and_stay(tmp_path: Path) -> None:
     data = load(tmp_path, masks=True, masking=MaskingConfig(probability=0.5))
-    found = data.sets["validation"]
-    assert found.masked is not None
+    validation = data.sets["validation"]
+    assert validation.masked is not None
     for index in range(2):
-        plain, masked = found.plain[index], found.masked[(3, index)]
-        chosen = masked["labels"] >= 0
-        assert 1 <= chosen.sum() <= round(0.5 * (len(chosen) - 2))
-        np.testing.assert_array_equal(np.where(chosen, masked["labels"], masked["input_ids"]), plain["input_ids"])
-        np.testing.assert_array_equal(masked["input_ids"], found.masked[index]["input_ids"])
+        plain, masked = validation.plain[index], validation.masked[(3, index)]
+        is_masked = masked["labels"] >= 0
+        assert 1 <= is_masked.sum() <= round(0.5 * (len(is_masked) - 2))
+        np.testing.assert_array_equal(np.where(is_masked, masked["labels"], masked["input_ids"]), plain["input_ids"])
+        np.testing.assert_array_equal(masked["input_ids"], validation.masked[index]["input_ids"])
         assert ((masked["mask_kind"] == 1) <= (masked["input_ids"] == data.tokenizer.mask_token_id)).all()
-    batch = data.collate([found.masked[0], found.masked[1]])
+    batch = data.collate([validation.masked[0], validation.masked[1]])
     assert batch["labels"].shape == batch["mask_kind"].shape == batch["input_ids"].shape
-    assert "labels" not in data.collate([found.plain[0]])
+    assert "labels" not in data.collate([validation.plain[0]])
 
 
-@pytest.mark.parametrize(("files", "chosen", "expected"), [
+@pytest.mark.parametrize(("files", "splits", "expected"), [
     (["en-ud-train.conllu", "en-ud-dev.conllu", "en-ud-test.conllu"], None, ["validation", "test"]),
     (["en-ud-train.conllu"], None, ["train"]),
     (["en-ud-train.conllu", "en-ud-dev.conllu"], ["train"], ["train"]),
     (["one.conllu", "two.conllu"], None, ["treebank"]),
 ])  # fmt: skip
-def test_sets_of_a_folder(files: list[str], chosen: list[str] | None, expected: list[str], tmp_path: Path) -> None:
+def test_files_of_a_folder_are_sets(
+    files: list[str], splits: list[str] | None, expected: list[str], tmp_path: Path
+) -> None:
     folder = write_treebank(tmp_path / "folder", *files)
-    data = load(tmp_path, path=str(folder), evaluation_splits=chosen)
+    data = load(tmp_path, path=str(folder), evaluation_splits=splits)
     assert list(data.sets) == expected
     assert data.summary["counted_words"] == 10 * len(files)
 
@@ -208,19 +210,19 @@ def test_sentences_are_evenly_spread(tmp_path: Path) -> None:
     ({"path": "PLACE/words.txt"}, "dataset.path=PLACE/words.txt: not a CoNLL-U file, which ends in .conllu"),
     ({"path": None, "hub": HubTable(path="somebody/trees")}, "dataset.hub=somebody/trees"),
 ])  # fmt: skip
-def test_what_is_missing_is_one_line(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / "words.txt").write_text("no columns\n")
+def test_missing_files_are_a_one_line_error(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    folder = tmp_path / "place"
+    folder.mkdir()
+    (folder / "words.txt").write_text("no columns\n")
     if isinstance(path := changes.get("path"), str):
-        changes = changes | {"path": path.replace("PLACE", str(place))}
+        changes = changes | {"path": path.replace("PLACE", str(folder))}
     with pytest.raises(DataError) as raised:
         load(tmp_path, **changes)
-    assert str(raised.value).startswith(expected.replace("PLACE", str(place)))
+    assert str(raised.value).startswith(expected.replace("PLACE", str(folder)))
     assert "\n" not in str(raised.value)
 
 
-def test_a_table_without_heads_is_one_line(tmp_path: Path) -> None:
+def test_a_table_without_heads_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text(json.dumps({"tokens": ["a"], "upos": ["X"]}) + "\n")
     with pytest.raises(DataError, match="a treebank has the columns tokens, upos, head, deprel; missing: head"):
         load(tmp_path, path=str(tmp_path))
@@ -228,9 +230,9 @@ def test_a_table_without_heads_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_the_treebank_of_the_paper_is_read_whole(tmp_path: Path, data_root: Path) -> None:
+def test_the_treebank_of_the_paper_is_read_completely(tmp_path: Path, data_root: Path) -> None:
     data = load(tmp_path, path=str(data_root / "ud_english_ewt"))
-    counts = {name: (len(found.trees), len(found.trees.forms)) for name, found in data.sets.items()}
+    counts = {name: (len(treebank.trees), len(treebank.trees.forms)) for name, treebank in data.sets.items()}
     text = {name: (data_root / "ud_english_ewt" / f"en_ewt-ud-{file}.conllu").read_text(encoding="utf-8")
             for name, file in (("validation", "dev"), ("test", "test"))}  # fmt: skip
     for name, content in text.items():
@@ -238,7 +240,7 @@ def test_the_treebank_of_the_paper_is_read_whole(tmp_path: Path, data_root: Path
         assert counts[name] == (content.count("# sent_id"), len(words))
 
 
-def test_a_treebank_is_read_twice_and_must_be_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_treebank_must_not_change_between_two_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_treebank(tmp_path, "en-ud-test.conllu")
     tokenizer("bert").save_pretrained(tmp_path / "bert")
     dataset = TreebankConfig(name="t", path=str(tmp_path), sequence_length=32)

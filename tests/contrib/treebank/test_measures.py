@@ -24,7 +24,7 @@ from adadepth.metrics.significance import FEWEST_CLUSTERS, sum_clusters
 from adadepth.report.table import to_records
 
 
-def interval(values: Any, clusters: Any) -> tuple[float, float]:
+def compute_interval(values: Any, clusters: Any) -> tuple[float, float]:
     low, high = sum_clusters(np.asarray(values, dtype=np.float64), np.asarray(clusters)).estimate_mean().interval
     assert low is not None
     assert high is not None
@@ -34,32 +34,32 @@ def interval(values: Any, clusters: Any) -> tuple[float, float]:
 # ---- intervals
 
 
-def test_of_clusters_of_one_it_is_that_of_students_t() -> None:
+def test_the_interval_of_single_values_is_that_of_students_t() -> None:
     values = np.random.default_rng(0).normal(4, 1, 40)
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert interval(values, np.arange(40)) == pytest.approx((expected.low, expected.high))
+    assert compute_interval(values, np.arange(40)) == pytest.approx((expected.low, expected.high))
 
 
-def test_of_equal_clusters_it_is_that_of_their_means() -> None:
+def test_the_interval_of_equal_clusters_is_that_of_their_means() -> None:
     values = np.random.default_rng(1).normal(4, 1, (15, 6)) + np.random.default_rng(2).normal(0, 1, (15, 1))
     expected = stats.ttest_1samp(values.mean(axis=1), 0).confidence_interval(0.95)
-    assert interval(values.ravel(), np.repeat(np.arange(15), 6)) == pytest.approx((expected.low, expected.high))
+    assert compute_interval(values.ravel(), np.repeat(np.arange(15), 6)) == pytest.approx((expected.low, expected.high))
 
 
-def test_words_that_repeat_each_other_count_once() -> None:
+def test_repeated_words_of_a_cluster_count_once() -> None:
     values, twice = np.random.default_rng(3).normal(4, 1, 30), np.repeat(np.arange(30), 2)
-    assert interval(values[twice], twice) == pytest.approx(interval(values, np.arange(30)))
+    assert compute_interval(values[twice], twice) == pytest.approx(compute_interval(values, np.arange(30)))
 
 
-def test_of_unequal_clusters_it_is_near_that_of_the_bootstrap_over_sentences() -> None:
+def test_the_interval_of_unequal_clusters_is_near_the_bootstrap() -> None:
     generator = np.random.default_rng(4)
     sizes = generator.integers(1, 30, 300)
     clusters = np.repeat(np.arange(300), sizes)
     values = generator.normal(0, 1, 300)[clusters] + generator.normal(4, 1, len(clusters))
     totals = np.bincount(clusters, values)
-    drawn = generator.integers(0, 300, (4000, 300))
-    means = totals[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
-    low, high = interval(values, clusters)
+    resamples = generator.integers(0, 300, (4000, 300))
+    means = totals[resamples].sum(axis=1) / sizes[resamples].sum(axis=1)
+    low, high = compute_interval(values, clusters)
     assert (high - low) / 2 == pytest.approx(1.96 * means.std(), rel=0.05)
     assert (low, high) == pytest.approx(tuple(np.quantile(means, (0.025, 0.975))), abs=0.02)
     naive = 1.96 * values.std() / math.sqrt(len(values))
@@ -70,7 +70,7 @@ def test_few_sentences_have_no_interval() -> None:
     values = np.arange(FEWEST_CLUSTERS - 1, dtype=np.float64)
     mean = sum_clusters(values, np.arange(FEWEST_CLUSTERS - 1)).estimate_mean()
     assert (mean.mean, *mean.interval) == (values.mean(), None, None)
-    assert interval(np.ones(FEWEST_CLUSTERS), np.arange(FEWEST_CLUSTERS)) == (1.0, 1.0)
+    assert compute_interval(np.ones(FEWEST_CLUSTERS), np.arange(FEWEST_CLUSTERS)) == (1.0, 1.0)
 
 
 def test_a_cluster_with_most_of_the_values_leaves_no_interval() -> None:
@@ -79,7 +79,7 @@ def test_a_cluster_with_most_of_the_values_leaves_no_interval() -> None:
 
 
 @pytest.mark.parametrize(("clusters", "spread"), [(10, 0.0), (20, 1.0), (40, 1.0), (40, 1.5)])
-def test_intervals_of_unequal_clusters_hold_the_mean_in_95_percent_of_draws(clusters: int, spread: float) -> None:
+def test_intervals_of_unequal_clusters_cover_95_percent(clusters: int, spread: float) -> None:
     generator, draws, missed = np.random.default_rng(6), 1000, 0
     for _ in range(draws):
         sizes = np.exp(generator.normal(1.5, spread, clusters)).round().clip(1).astype(int)
@@ -93,15 +93,15 @@ def test_intervals_of_unequal_clusters_hold_the_mean_in_95_percent_of_draws(clus
 # ---- classes
 
 
-def test_classes_of_words() -> None:
-    found = classify_words(
+def test_words_have_their_classes() -> None:
+    classes = classify_words(
         ["NOUN"] * 6, ["nsubj:pass", "obj", "root", "a:b:c", "x", "y"], [1, 7, 0, 6, 8, 30],
         [10_000.0, 9_999.9, 100.0, 99.0, 10.0, 9.9],
     )  # fmt: skip
-    assert found["deprel"] == ["nsubj", "obj", "root", "a", "x", "y"]
-    assert found["deprel_full"] == ["nsubj:pass", "obj", "root", "a:b:c", "x", "y"]
-    assert found["tree_depth"] == ["1", "7 or more", "0", "6", "7 or more", "7 or more"]
-    assert found["frequency"] == [
+    assert classes["deprel"] == ["nsubj", "obj", "root", "a", "x", "y"]
+    assert classes["deprel_full"] == ["nsubj:pass", "obj", "root", "a:b:c", "x", "y"]
+    assert classes["tree_depth"] == ["1", "7 or more", "0", "6", "7 or more", "7 or more"]
+    assert classes["frequency"] == [
         "10,000 or more", "1,000 to 10,000", "100 to 1,000", "10 to 100", "10 to 100", "below 10",
     ]  # fmt: skip
 
@@ -145,7 +145,7 @@ def test_cosines_are_those_of_first_pieces_that_ran_the_iteration() -> None:
     assert verb["cosine"] == pytest.approx([(0.2 + 0.1) / 2, (0.4 + 0.3) / 2])
 
 
-def test_orders_of_classes() -> None:
+def test_classes_are_ordered() -> None:
     kinds = describe()["kinds"]
     assert [row["class"] for row in kinds["tree_depth"]] == ["0", "1"]
     assert [row["class"] for row in kinds["frequency"]] == ["10,000 or more", "10 to 100", "below 10"]
@@ -154,10 +154,10 @@ def test_orders_of_classes() -> None:
 
 
 def test_a_word_without_its_first_piece_is_not_counted() -> None:
-    kept = np.array([False, True, True, True, True, True, True])  # the first piece of word 3 was not masked
-    found = describe(WordPieces(WORD[kept], FIRST[kept], UPDATES[kept], None))
-    assert found["all"]["n"] == 4
-    assert "cosine" not in found["all"]
+    pieces = np.array([False, True, True, True, True, True, True])  # the first piece of word 3 was not masked
+    statistics = describe(WordPieces(WORD[pieces], FIRST[pieces], UPDATES[pieces], None))
+    assert statistics["all"]["n"] == 4
+    assert "cosine" not in statistics["all"]
 
 
 def test_batches_add_up_in_any_order() -> None:
@@ -168,24 +168,24 @@ def test_batches_add_up_in_any_order() -> None:
     assert describe(concatenate_pieces([second, first])) == describe() == describe(concatenate_pieces([first, second]))
 
 
-def test_nothing_masked_is_no_row() -> None:
+def test_an_empty_set_has_no_row() -> None:
     nothing = WordPieces(WORD[:0], FIRST[:0], UPDATES[:0], None)
-    found = describe(nothing)
-    assert "all" not in found
-    assert set(map(len, found["kinds"].values())) == {0}
+    statistics = describe(nothing)
+    assert "all" not in statistics
+    assert set(map(len, statistics["kinds"].values())) == {0}
 
 
 class Owners:
-    """Sequences [CLS] a b b [SEP] and [CLS] c [SEP], of words 0, 1 and 2."""
+    """Dataset of the sequences [CLS] a b b [SEP] and [CLS] c [SEP], of words 0, 1 and 2."""
 
     def owners(self, index: int) -> np.ndarray:
         return np.array([[-1, 0, 1, 1, -1], [-1, 2, -1]][index])
 
 
-def record(**further: torch.Tensor) -> WordPieces:
+def record_pieces(**extra: torch.Tensor) -> WordPieces:
     recorder = WordRecorder(Owners())  # type: ignore[arg-type]
     ids = torch.arange(10).view(2, 5)
-    batch = {"input_ids": ids, "index": torch.tensor([1, 0]), **further}
+    batch = {"input_ids": ids, "index": torch.tensor([1, 0]), **extra}
     updates = torch.tensor([[6.0, 1, 5, 0, 0], [6, 2, 3, 4, 5]])
     valid = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
     still, turned = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
@@ -195,27 +195,27 @@ def record(**further: torch.Tensor) -> WordPieces:
 
 
 def test_the_recorder_finds_the_pieces_of_a_batch() -> None:
-    found = record()
-    assert found.word.tolist() == [2, 0, 1, 1]
-    assert found.first.tolist() == [True, True, True, False]
-    assert found.updates.tolist() == [1, 2, 3, 4]
-    assert found.cosines is not None
+    pieces = record_pieces()
+    assert pieces.word.tolist() == [2, 0, 1, 1]
+    assert pieces.first.tolist() == [True, True, True, False]
+    assert pieces.updates.tolist() == [1, 2, 3, 4]
+    assert pieces.cosines is not None
     nan = math.nan
-    np.testing.assert_allclose(found.cosines, [[0, nan] + [nan] * 4, [0, 1] + [nan] * 4, [0, 1] + [nan] * 4])
+    np.testing.assert_allclose(pieces.cosines, [[0, nan] + [nan] * 4, [0, 1] + [nan] * 4, [0, 1] + [nan] * 4])
 
 
-def test_of_masked_sentences_it_keeps_what_was_fed_as_mask() -> None:
+def test_the_recorder_keeps_only_mask_tokens_of_masked_sentences() -> None:
     kinds = torch.tensor([[0, 2, 0, 0, 0], [0, 1, 3, 1, 0]])  # random; [MASK], kept, [MASK]
-    found = record(mask_kind=kinds)
-    assert (found.word.tolist(), found.first.tolist(), found.updates.tolist()) == ([0, 1], [True, False], [2, 4])
-    assert found.cosines is not None
-    assert len(found.cosines) == 1
+    pieces = record_pieces(mask_kind=kinds)
+    assert (pieces.word.tolist(), pieces.first.tolist(), pieces.updates.tolist()) == ([0, 1], [True, False], [2, 4])
+    assert pieces.cosines is not None
+    assert len(pieces.cosines) == 1
 
 
-# ---- what is shown
+# ---- tables, files and texts
 
 
-def found(masked: bool = True) -> dict[str, Any]:
+def build_content(masked: bool = True) -> dict[str, Any]:
     readings = {
         "plain": describe(),
         **({"masked": describe(WordPieces(WORD[4:], FIRST[4:], UPDATES[4:], None))} if masked else {}),
@@ -227,18 +227,18 @@ def found(masked: bool = True) -> dict[str, Any]:
 
 
 def test_a_table_has_masked_words_beside_their_class() -> None:
-    table = build_kind_table("dev", "upos", found()["sets"]["dev"])
+    table = build_kind_table("dev", "upos", build_content()["sets"]["dev"])
     rows = {row["class"]: row for row in table.rows}
     assert list(rows) == ["all", "VERB", "NOUN"]
     assert (rows["NOUN"]["n"], rows["NOUN"]["masked_n"], rows["NOUN"]["masked_mean"]) == (3, 2, 4.5)
     assert not any(
         column.key.startswith("masked")
-        for column in build_kind_table("dev", "upos", found(False)["sets"]["dev"]).columns
+        for column in build_kind_table("dev", "upos", build_content(False)["sets"]["dev"]).columns
     )
 
 
 def test_the_file_has_every_row() -> None:
-    keys, rows = to_records(build_full_table(found()))
+    keys, rows = to_records(build_full_table(build_content()))
     cells = [dict(zip(keys, row, strict=True)) for row in rows]
     kinds = [(cell["reading"], cell["kind"], cell["class"]) for cell in cells]
     assert ("plain", "word", "all") in kinds
@@ -248,16 +248,16 @@ def test_the_file_has_every_row() -> None:
     assert [cell["cosine_2_n"] for cell in cells if cell["kind"] == "word"] == [2, None]
 
 
-def test_trackers_get_few_and_safe_names() -> None:
-    names = flatten_words(found())
+def test_trackers_get_few_metrics_with_safe_names() -> None:
+    names = flatten_words(build_content())
     assert names["halting/dev/upos/NOUN/mean"] == pytest.approx(11 / 3)
     assert names["halting/dev_masked/word/all/mean"] == pytest.approx(14 / 3)
     assert all(name.replace("/", "").replace("_", "").isalnum() for name in names)
     assert len(names) == 6
 
 
-def test_the_text_says_how_words_are_counted() -> None:
-    text = format_words(found())
+def test_the_text_explains_the_count_of_words() -> None:
+    text = format_words(build_content())
     assert text.isascii()
     assert "depth by word, dev: 2 sentences, 5 of their 6 words" in text
     assert "first piece" in text

@@ -1,4 +1,4 @@
-"""What is checked of a treebank before anything is read."""
+"""Checks of treebank settings before any file is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_model_of_any_task_reads_a_treebank(root: str) -> None:
     ("act_pos", [*EVALUATED, "exit_rules=[all]"], "exit_rules=['all']: not read with dataset=treebank"),
     ("act_tiny", [*EVALUATED, "budget.targets=[3]"], "budget.targets=[3.0]: not read with dataset=treebank"),
 ])  # fmt: skip
-def test_a_wrong_setting_is_one_line(root: str, overrides: list[str], expected: str) -> None:
+def test_a_wrong_setting_is_a_one_line_error(root: str, overrides: list[str], expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
         configured(root, *overrides)
     assert expected in str(raised.value).splitlines()

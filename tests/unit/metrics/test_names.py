@@ -12,13 +12,13 @@ from adadepth.metrics.metric_names import metric_name
 from adadepth.report.run_files import read_run
 from adadepth.report.training_curves import _means
 from adadepth.training.callbacks import rename_metrics
-from tests.before.runs import names_before
+from tests.before.runs import list_former_names
 
 SAFE = re.compile(r"[A-Za-z0-9_./-]+")
 
 
-def test_names_of_all_families_become_safe_and_stay_unique() -> None:
-    before = names_before()
+def test_all_names_of_all_families_become_safe_and_stay_apart() -> None:
+    before = list_former_names()
     assert any(not SAFE.fullmatch(name) for name in before), "something is mended"
     after = {metric_name(name) for name in before}
     assert all(SAFE.fullmatch(name) for name in after)

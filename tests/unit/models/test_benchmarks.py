@@ -146,16 +146,16 @@ def test_a_failed_row_is_named(ragged: Any, run: Any, tmp_path: Path) -> None:
 def test_a_row_that_needs_too_much_memory_is_omitted() -> None:
     cases = importlib.import_module("ragged_cases")
     step = cases.Case(768, 24, "published", 10.0, 512, 32, False, "training")
-    assert "GiB are there" in cases.why_impossible(step, 1e15, 1e9, 16 * 2**30)
-    assert cases.why_impossible(step, 1e15, 1e9, 1e15) is None
+    assert "GiB are there" in cases.describe_impossibility(step, 1e15, 1e9, 16 * 2**30)
+    assert cases.describe_impossibility(step, 1e15, 1e9, 1e15) is None
     inference = dataclasses.replace(step, mode="inference")
-    assert cases.why_impossible(inference, 1e15, 1e9, 16 * 2**30) is None
+    assert cases.describe_impossibility(inference, 1e15, 1e9, 16 * 2**30) is None
 
 
 @pytest.mark.usefixtures("ragged")
 @pytest.mark.parametrize(("mean", "max_updates"), [(3.8, 6), (10.0, 24)])
 def test_the_distributions_have_their_mean_and_shape(mean: float, max_updates: int) -> None:
-    distribution = importlib.import_module("prescribed_depths").distribution
+    distribution = importlib.import_module("prescribed_depths").compute_distribution
     depths = torch.arange(1, max_updates + 1, dtype=torch.float64)
     bell, flat = distribution(mean, max_updates, mean / 3), distribution(mean, max_updates, float("inf"))
     for shares in (bell, flat):
