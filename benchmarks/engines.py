@@ -307,30 +307,22 @@ def compare_predictions(
     tokenizer = load_tokenizer(str(checkpoint), needed=())
     ids = tokenizer("\n".join(read_embedded_documents()), add_special_tokens=False)["input_ids"][-blocks * BLOCK :]
     texts = torch.tensor(ids).view(blocks, BLOCK)
-    with torch.inference_mode():
-        logits = model(texts).logits
-        ours = [
-            model.generate(text[None, :32], max_new_tokens=32, do_sample=False, eos_token_id=None)[0, 32:].tolist()
-            for text in texts[:20]
-        ]
-    perplexity_of_adadepth = compute_perplexity(logits, texts)
-    for weights in ("f32", "f16", "q8_0"):
-        with tempfile.TemporaryDirectory() as temporary:
-            write_gguf_file(model, Path(temporary), weights)
-            loaded = run_gguf.load(Path(temporary))
-            file_logits = torch.tensor([run_gguf.compute_logits(loaded, text) for text in texts.tolist()])
-            theirs = [run_gguf.generate(loaded, text[:32], 32) for text in texts[:20].tolist()]
-            loaded.close()
-        perplexity = compute_perplexity(file_logits, texts)
+    logits = torch.tensor([compute_with_torch(model, text) for text in texts.tolist()])
+    continuations = [generate_with_torch(model, text[:32], 32) for text in texts[:20].tolist()]
+    expected = compute_perplexity(logits, texts)
+    for engine, folder in folders.items():
+        compute_logits, generate = load_predictor(engine, folder)
+        predicted = torch.tensor([compute_logits(text) for text in texts.tolist()])
+        written = [generate(text[:32], 32) for text in texts[:20].tolist()]
+        perplexity = compute_perplexity(predicted, texts)
         yield {
             "loops": model.config.num_loops,
             "engine": engine,
             "perplexity": perplexity,
-            "adadepth": perplexity_of_adadepth,
-            "relative_difference": perplexity / perplexity_of_adadepth - 1,
-            "largest_logit_difference": float((file_logits - logits).abs().max()),
-            "same_likeliest": float((file_logits.argmax(-1) == logits.argmax(-1)).float().mean()),
-            "same_continuations": sum(map(list.__eq__, ours, theirs)),
+            "relative_difference": perplexity / expected - 1,
+            "largest_logit_difference": float((predicted - logits).abs().max()),
+            "same_likeliest": float((predicted.argmax(-1) == logits.argmax(-1)).float().mean()),
+            "same_continuations": sum(map(list.__eq__, continuations, written)),
         }
 
 

@@ -24,7 +24,7 @@ def build_model(name: str) -> Any:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_training_step_waits_as_often_as_documented(name: str) -> None:
-    model, batch = build_model(name).to(DEVICE).train(), move(step_of(name))
+    model, batch = build_model(name).to(DEVICE).train(), move(build_training_batch(name))
     for _ in range(2):  # the first step also allocates, and chooses kernels
         model.zero_grad()
         model.set_step(1, 10)
@@ -40,7 +40,7 @@ def test_a_training_step_waits_as_often_as_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_evaluation_equals_the_cpu(name: str) -> None:
-    model, batch = build_model(name).eval(), step_of(name)
+    model, batch = build_model(name).eval(), build_training_batch(name)
     samples = name in ("ponder", "recurrent")  # by their exit rule
 
     def evaluate(model: Any, batch: dict[str, Any]) -> Any:
@@ -58,7 +58,7 @@ def test_an_evaluation_equals_the_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_bfloat16_is_close_to_float32(name: str) -> None:
-    model, batch = build_model(name).to(DEVICE).eval(), move(step_of(name))
+    model, batch = build_model(name).to(DEVICE).eval(), move(build_training_batch(name))
     with torch.no_grad():
         expected = model(**batch).loss
         with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
@@ -69,7 +69,7 @@ def test_bfloat16_is_close_to_float32(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_continuation_equals_the_cpu(name: str) -> None:
-    model, ids = build_model(name).eval(), step_of(name)["input_ids"][:, :6]
+    model, ids = build_model(name).eval(), build_training_batch(name)["input_ids"][:, :6]
     options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     expected = copy.deepcopy(model).generate(ids, **options)
     assert model.to(DEVICE).generate(ids.to(DEVICE), **options).cpu().equal(expected)

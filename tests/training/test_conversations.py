@@ -21,7 +21,7 @@ from adadepth.errors import DataError
 from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.looped.looped_support import build_looped
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<eos>\n{% endfor %}"

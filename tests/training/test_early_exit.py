@@ -17,7 +17,7 @@ from tests.configs.support import configured
 from tests.runs_support import execute_run, read_json, read_logged
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
-from tests.unit.models.early_exit.early_exit_support import small
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 
 QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
 
@@ -118,7 +118,9 @@ def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_rules(tmp_path: Path) -> None:
     """Train as EE-Tuning does: only the early exits learn, so the last exit stays the network of transformers."""
-    small(EarlyExitForTokenClassification, "bert", vocab_size=300)._build_stock().base_model.save_pretrained(tmp_path)
+    build_early_exit(EarlyExitForTokenClassification, "bert", vocab_size=300)._build_stock().base_model.save_pretrained(
+        tmp_path
+    )
     table = tmp_path / "reviews.csv"
     lines = [
         f"{word} film {number},{label}" for number in range(20) for word, label in (("good", "yes"), ("bad", "no"))
@@ -150,7 +152,7 @@ NEW_TOKENIZER = ("tokenizer.path=null", "tokenizer.vocab_size=300")
 
 def _save_stock(folder: Path) -> str:
     """Save a Llama of transformers."""
-    small(vocab_size=300)._build_stock().save_pretrained(folder)
+    build_early_exit(vocab_size=300)._build_stock().save_pretrained(folder)
     return f"model.pretrained={folder}"
 
 

@@ -18,10 +18,9 @@ from tests.marks_support import quick_one_in
 from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
-from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, draw_weights
-from tests.unit.models.early_exit.early_exit_support import small as small_exits
-from tests.unit.models.every_model_support import BUILD, step_of
-from tests.unit.models.looped.looped_support import small
+from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, build_early_exit, draw_weights
+from tests.unit.models.every_model_support import BUILD, build_training_batch
+from tests.unit.models.looped.looped_support import build_looped
 
 peft = pytest.importorskip("peft")
 TIED = {"looped tied": lambda: build_looped(tie_word_embeddings=True)}
@@ -209,7 +208,7 @@ def test_modules_of_a_frozen_network_are_refused(settings, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("trains", ["all", "exits"])
 def test_a_run_saves_adapters_and_exits(trains, tmp_path):
-    draw_weights(small_exits(vocab_size=300)._build_stock()).save_pretrained(tmp_path / "base")
+    draw_weights(build_early_exit(vocab_size=300)._build_stock()).save_pretrained(tmp_path / "base")
     command = (
         "--config-name", "exit_retrofit", f"model.pretrained={tmp_path / 'base'}", "model.exit_layers=[1,3]",
         "tokenizer.path=null", "tokenizer.vocab_size=300", f"model.trains={trains}", "matched_baseline=false",
@@ -301,7 +300,7 @@ def test_a_frozen_model_is_refused():
 
 
 def test_an_untied_exit_head_is_added_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
-    model = small_exits(exit_heads="own", trains="exits", tie_word_embeddings=True)
+    model = build_early_exit(exit_heads="own", trains="exits", tie_word_embeddings=True)
     weights = [weight.data_ptr() for weight in model.get_input_embeddings().parameters()]
     add_adapters(model, LoraConfig(rank=2))
     adapted = [module for module in model.modules() if isinstance(module, peft.tuners.lora.LoraLayer)]

@@ -69,7 +69,7 @@ MAKE: dict[str, Callable[[Path], Made]] = {
     "ponder": lambda _: ("ponder_tiny", small_ponder(exit_rule="quantile:0.5"), WORDS),
     "adalayers": lambda folder: ("adalayers_cola", build_adalayers(folder), WORDS),
     "puzzle": lambda _: ("trm_tiny", build_puzzle_model(), build_puzzle_tokenizer(".1234")),
-    "next": lambda folder: ("par_tiny", build_language_model(folder), streaming()),
+    "next": lambda folder: ("par_tiny", build_language_model(folder), build_streaming_tokenizer()),
 }
 
 
@@ -183,8 +183,8 @@ def test_probabilities_of_next_tokens_are_those_of_the_loss(tmp_path: Path) -> N
     """Check that the tokens' probabilities multiply to that of the text, as the loss has it."""
     answer, page, model = run_prediction("next", tmp_path, "a cat stop")
     (row,) = answer["texts"]
-    ids = streaming()("a cat stop", add_special_tokens=False, return_tensors="pt")["input_ids"]
-    start = torch.full((1, 1), streaming().eos_token_id)
+    ids = build_streaming_tokenizer()("a cat stop", add_special_tokens=False, return_tensors="pt")["input_ids"]
+    start = torch.full((1, 1), build_streaming_tokenizer().eos_token_id)
     with torch.no_grad():
         outputs = model(torch.cat([start, ids[:, :-1]], dim=1), targets=ids)
     probabilities = torch.tensor([token["own_score"] for token in row["tokens"] if token["span"] is not None])
@@ -323,7 +323,7 @@ def test_tables_of_masks_and_next_words_have_probabilities(tmp_path: Path) -> No
     (row,) = predict_table("masks", tmp_path / "masks", "mine.jsonl", '{"text": "a [MASK] cat [MASK]"}')
     assert len(row["prediction"]) == len(row["probability"]) == 2
     (row,) = predict_table("next", tmp_path / "next", "mine.jsonl", '{"text": "a cat stop"}')
-    (expected,) = Pipeline(build_language_model(tmp_path), streaming())(["a cat stop"])
+    (expected,) = Pipeline(build_language_model(tmp_path), build_streaming_tokenizer())(["a cat stop"])
     log_probabilities = [math.log(token.own_score) for token in expected.tokens if token.own_score is not None]
     assert row["log_probability"] == pytest.approx(sum(log_probabilities), abs=1e-4)
 

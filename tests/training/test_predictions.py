@@ -14,7 +14,7 @@ from tests.configs.support import configured
 from tests.training.predictions_support import SMALL, run
 from tests.training.questions_support import SMALL as SMALL_QUESTIONS
 from tests.training.questions_support import list_overrides as question_settings
-from tests.unit.data.labelled_support import rows_of_pairs, write_splits
+from tests.unit.data.labelled_support import make_pair_rows, write_splits
 
 
 def compute_accuracy(rows: list[dict[str, Any]]) -> float:
@@ -49,7 +49,7 @@ def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, t
 @pytest.mark.parametrize("labels", [None, ""], ids=["no column", "empty labels"])
 def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
-    rows = [{**row, "label": str(row["label"])} for row in rows_of_pairs(20)]
+    rows = [{**row, "label": str(row["label"])} for row in make_pair_rows(20)]
     unlabelled = [{key: value for key, value in row.items() if key != "label"} for row in rows[:7]]
     unlabelled = unlabelled if labels is None else [{**row, "label": labels} for row in unlabelled]
     write_splits(data, "csv", train=rows, validation=rows[:8], test=unlabelled)

@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from adadepth.training.supernet_gates import StopUnchanged
 from tests.marks_support import quick_one_in
 from tests.training.stream_support import build_stream_config, build_stream_trainer
-from tests.unit.models.par_xl_support import small_supernet
+from tests.unit.models.par_xl_support import build_supernet
 
 LETTERS = "sf-"
 SEARCH = (
@@ -21,7 +21,7 @@ SEARCH = (
 )  # fmt: skip
 
 
-def build_supernet(architecture):
+def build_decided_supernet(architecture):
     """Return a supernet whose most probable operations these are; an empty architecture has not learned."""
     gates = torch.nn.functional.one_hot(torch.tensor([LETTERS.index(letter) for letter in architecture or "ssss"]), 3)
     return build_supernet((gates * bool(architecture)).tolist())
@@ -41,7 +41,7 @@ def test_a_search_ends_after_unchanged_evaluations(share, architectures, stops_a
     rule, control, state = StopUnchanged(share), TrainerControl(), TrainerState(global_step=7)
     stopped = None
     for number, architecture in enumerate(architectures):
-        rule.on_evaluate(TrainingArguments("unused"), state, control, model=build_supernet(architecture))
+        rule.on_evaluate(TrainingArguments("unused"), state, control, model=build_decided_supernet(architecture))
         if control.should_training_stop and stopped is None:
             stopped = number
     assert stopped == stops_at

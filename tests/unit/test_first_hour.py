@@ -29,8 +29,8 @@ def test_ragged_pays_from_the_size_where_all_larger_are_faster(
     benchmarks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = load_script("benchmarks/first_hour_steps.py", monkeypatch)
-    rows = [row("inference", 10, batch, speedup) for batch, speedup in ((1, 1.1), (2, 0.9), (4, 1.2), (8, 1.5))]
-    rows += [row("training", 10, 4, 1.2), row("training", 10, 8, 0.9)]
+    rows = [make_row("inference", 10, batch, speedup) for batch, speedup in ((1, 1.1), (2, 0.9), (4, 1.2), (8, 1.5))]
+    rows += [make_row("training", 10, 4, 1.2), make_row("training", 10, 8, 0.9)]
     assert script.find_crossovers(rows) == {"inference": 12 * 10**2 * 4 * 100, "training": None}
 
 

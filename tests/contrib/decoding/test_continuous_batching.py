@@ -34,11 +34,11 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
     ]),
 )  # fmt: skip
 def test_a_text_gets_the_tokens_of_a_plain_loop(kind: str, rule: str, policy: str) -> None:
-    model = small(**KINDS[kind]).double()
+    model = build_looped(**KINDS[kind]).double()
     initial_states = model.model._draw_states(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
     decoded = decode_texts(model, PROMPTS, GREEDY, places=2, exit_rule=rule, cache_policy=policy)
     for prompt, tokens, steps in zip(PROMPTS, decoded.tokens, decoded.exit_steps, strict=True):
-        expected = plain_generation(model.config, model.state_dict(), prompt, 6, rule, policy, initial_states)
+        expected = generate_plainly(model.config, model.state_dict(), prompt, 6, rule, policy, initial_states)
         assert (tokens.tolist(), steps.tolist()) == expected
     assert len(set(torch.cat(decoded.exit_steps).tolist())) > 1
 
@@ -53,7 +53,7 @@ def test_a_text_gets_the_tokens_of_a_plain_loop(kind: str, rule: str, policy: st
 )  # fmt: skip
 def test_tokens_of_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) -> None:
     """Check tokens that all run the same number of loops, for which no cache policy withholds anything."""
-    model = (looped_llama() if kind == "llama" else small(**KINDS[kind])).double()
+    model = (build_looped_llama() if kind == "llama" else build_looped(**KINDS[kind])).double()
     before = model.config._attn_implementation
     decoded = decode_texts(model, PROMPTS, GREEDY, places=3, exit_rule=f"fixed:{step}", cache_policy=policy)
     for prompt, tokens in list(zip(PROMPTS, decoded.tokens, strict=True))[::2]:
@@ -66,7 +66,7 @@ def test_tokens_of_fixed_loops_are_those_of_generate(kind: str, policy: str, ste
 
 @pytest.mark.parametrize("rule", quick_one_in(2, ["margin:0.05", "sample"]))
 def test_slots_and_neighbours_change_nothing(rule: str) -> None:
-    model = small(**OURO).double()
+    model = build_looped(**OURO).double()
     sampling = GenerationConfig(max_new_tokens=9, do_sample=True, temperature=0.7, top_k=20)
     expected = [decode_texts(model, [prompt], sampling, places=1, exit_rule=rule, seeds=[number])
                 for number, prompt in enumerate(PROMPTS)]  # fmt: skip
@@ -82,7 +82,7 @@ def test_slots_and_neighbours_change_nothing(rule: str) -> None:
 
 
 def test_slots_are_busy_until_no_text_waits() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     longer = GenerationConfig(max_new_tokens=30, do_sample=False)
     decoded = decode_texts(model, PROMPTS * 2, longer, places=4, exit_rule="margin:0.05")
     alone = [int(steps.sum()) + model.config.num_loops for steps in decoded.exit_steps]
@@ -105,7 +105,7 @@ def test_drawn_tokens_have_their_probabilities() -> None:
 
 
 def test_a_text_ends_at_its_end_token_under_logits_processors() -> None:
-    model = small(**OURO).double()
+    model = build_looped(**OURO).double()
     options = {"max_new_tokens": 12, "do_sample": False, "repetition_penalty": 1.3, "min_new_tokens": 3}
     first = decode_texts(model, PROMPTS, GenerationConfig(**options), places=2, exit_rule="fixed:4")
     end = int(first.tokens[1][5])
@@ -117,7 +117,7 @@ def test_a_text_ends_at_its_end_token_under_logits_processors() -> None:
 
 
 def test_an_empty_request_has_an_empty_answer() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     assert decode_texts(model, []).tokens == []
     assert decode_texts(model, PROMPTS[:2], GenerationConfig(max_length=2)).tokens[0].tolist() == []
 

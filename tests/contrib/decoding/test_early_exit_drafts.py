@@ -34,7 +34,7 @@ def speculate(model: Any, **options: Any) -> SpeculativeOutput:
     quick_one_in(7, [(base, *draft) for base in DECODERS for draft in (("fixed:1", False), ("margin:0.1", True))]),
 )
 def test_the_most_probable_tokens_are_those_of_full_depth(base: str, draft: str, padded: bool) -> None:
-    model = small(base=base)
+    model = build_early_exit(base=base)
     model = model if base == "gemma2" else model.double()  # transformers' Gemma 2 gives NaN for padding in float64
     expected = model.generate(**make_prompt(padded), output_logits=True, return_dict_in_generate=True)
     output = speculate(model, **make_prompt(padded), draft_rule=draft, draft_tokens=3, output_logits=True)
@@ -47,7 +47,7 @@ def test_the_most_probable_tokens_are_those_of_full_depth(base: str, draft: str,
 
 def test_compute_follows_from_accepted_drafts() -> None:
     """Count passes: accepted drafts take 3 of the first layer and one of each other layer for 3 tokens."""
-    model = small()
+    model = build_early_exit()
     for other in torch.nn.ModuleList.__iter__(model.layers):
         other.self_attn.o_proj.weight.data.zero_()
         other.mlp.down_proj.weight.data.zero_()
@@ -58,7 +58,7 @@ def test_compute_follows_from_accepted_drafts() -> None:
 
 
 def test_unsupported_drafts_are_refused() -> None:
-    model = small()
+    model = build_early_exit()
     with pytest.raises(ConfigError, match="one text at a time"):
         model.generate(IDS, custom_generate=self_speculation, max_new_tokens=2)
     cache = DynamicCache()

@@ -50,7 +50,7 @@ def compute_chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
     ]),
 )  # fmt: skip
 def test_the_most_probable_tokens_are_those_of_full_depth(kind: str, draft: str, padded: bool) -> None:
-    model = looped_llama() if kind == "llama" else small(**KINDS[kind])
+    model = build_looped_llama() if kind == "llama" else build_looped(**KINDS[kind])
     model, loops = model.double(), model.config.num_loops
     expected = model.generate(
         **make_prompt(padded), exit_rule=f"fixed:{loops}", output_logits=True, return_dict_in_generate=True
@@ -66,7 +66,7 @@ def test_compute_follows_from_accepted_drafts() -> None:
     """Count loops: drafts that are all accepted need k n + N - n loops for k tokens, drafts that are all wrong that for
     one.
     """
-    model = small(**OURO)
+    model = build_looped(**OURO)
     text = make_prompt(padded=False) | {"max_new_tokens": 13}  # one is read from the prompt
     with torch.no_grad():
         for layer in model.model.core:
@@ -77,14 +77,14 @@ def test_compute_follows_from_accepted_drafts() -> None:
     assert (right.drafted, right.accepted) == (12, 12)
     assert right.core_passes == 3 * (4 + 3)
     assert right.token_loops == 12 * 4
-    some = speculate(small(**OURO), **text, draft_rule="fixed:1", draft_tokens=4)
+    some = speculate(build_looped(**OURO), **text, draft_rule="fixed:1", draft_tokens=4)
     assert some.accepted < some.drafted
     whole = speculate(model, **text, draft_rule="fixed:4", draft_tokens=4)
     assert (whole.drafted, whole.core_passes) == (0, 12 * 4)
 
 
 def test_a_text_ends_at_its_first_end() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     text = make_prompt(padded=False) | {"max_new_tokens": 15}
     whole = model.generate(**text)
     for end in whole[0, len(IDS[0]) :][[2, 5, 9]].tolist():
@@ -93,14 +93,14 @@ def test_a_text_ends_at_its_first_end() -> None:
 
 
 def test_processors_see_the_drafts() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     text = make_prompt(padded=False) | {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
     assert torch.equal(model.generate(**text, custom_generate=self_speculation), model.generate(**text))
 
 
 @pytest.mark.slow
 def test_a_cache_may_contain_the_start_of_the_prompt() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     cache = DynamicCache()
     with torch.no_grad():
         model(IDS[:1, :5], past_key_values=cache, use_cache=True)
@@ -112,7 +112,7 @@ def test_a_cache_may_contain_the_start_of_the_prompt() -> None:
 
 @pytest.mark.slow
 def test_more_loops_are_drafted_and_verified() -> None:
-    model = small(**OURO)
+    model = build_looped(**OURO)
     expected = model.generate(**make_prompt(padded=False), num_loops=6)
     tokens = model.generate(
         **make_prompt(padded=False), num_loops=6, custom_generate=self_speculation, draft_rule="fixed:2"
@@ -137,7 +137,7 @@ def test_a_draft_does_not_change_the_distribution(likeness: float) -> None:
 @pytest.mark.slow
 def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
     """Draw three tokens of a vocabulary of four: each of the 64 endings occurs as often as its probability says."""
-    model = small(**{**OURO, "vocab_size": 4, "hidden_size": 16, "num_loops": 2, "core": 1})
+    model = build_looped(**{**OURO, "vocab_size": 4, "hidden_size": 16, "num_loops": 2, "core": 1})
     start = torch.tensor([[1, 2]])
     endings = torch.tensor(list(itertools.product(range(4), repeat=3)))
     with torch.no_grad():
@@ -178,7 +178,7 @@ def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
 )
 def test_unsupported_options_are_one_line_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        small(**OURO).generate(**{**make_prompt(padded=False), **options}, custom_generate=self_speculation)
+        build_looped(**OURO).generate(**{**make_prompt(padded=False), **options}, custom_generate=self_speculation)
 
 
 def test_a_prompt_without_tokens_is_a_one_line_error() -> None:

@@ -93,11 +93,19 @@ def test_matrices_have_the_number_format_and_vectors_are_float32(weights: str, w
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        (lambda: looped_support.small(**LOOPS), {"layout": "ouro"}, "layout=ouro: export.format=gguf needs one of"),
-        (lambda: looped_support.small(**LOOPS), {"layout": "lama"}, "(did you mean 'llama'?)"),
-        (lambda: looped_support.small(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
-        (lambda: looped_support.small(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
-        (lambda: early_exit_support.small(exit_rule="margin:0.5"), {}, "layout=llama needs exit_rule=None or fixed:N"),
+        (
+            lambda: looped_support.build_looped(**LOOPS),
+            {"layout": "ouro"},
+            "layout=ouro: export.format=gguf needs one of",
+        ),
+        (lambda: looped_support.build_looped(**LOOPS), {"layout": "lama"}, "(did you mean 'llama'?)"),
+        (lambda: looped_support.build_looped(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
+        (lambda: looped_support.build_looped(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
+        (
+            lambda: early_exit_support.build_early_exit(exit_rule="margin:0.5"),
+            {},
+            "layout=llama needs exit_rule=None or fixed:N",
+        ),
         (lambda: build_variant(base="gemma2", layer_types=["full_attention"] * 4), {}, "layer_types=['full_attention'"),
         (lambda: build_variant(base="mistral", sliding_window=5), {}, "sliding_window=5: export.format=gguf needs"),
         (lambda: build_variant(base="qwen3", attention_bias=True), {}, "attention_bias=True: export.format=gguf needs"),
@@ -115,7 +123,7 @@ def test_models_beyond_llama_cpp_are_one_line_errors(
 
 def build_variant(base: str = "llama", **fields: Any) -> Any:
     """Return an early-exit model whose decoder has other settings."""
-    model = early_exit_support.small(base=base)
+    model = early_exit_support.build_early_exit(base=base)
     for name, value in fields.items():
         setattr(model.config.base_config, name, value)
     return model
@@ -145,20 +153,20 @@ def check_predictions(engine: Any, model: Any, folder: Path) -> None:
 
 @pytest.mark.parametrize("loops", quick_one_in(3, [3, 1, 2, 4]))
 def test_llama_cpp_runs_loops(loops: int, engine: Any, tmp_path: Path) -> None:
-    model = looped_support.small(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
+    model = looped_support.build_looped(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
     check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize(("norm", "is_tied"), quick_one_in(4, product(["none", "fed"], [True, False])))
 def test_llama_cpp_runs_norms_and_heads_of_loops(norm: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
-    model = looped_support.small(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
+    model = looped_support.build_looped(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
     check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.parametrize(("base", "is_tied"), quick_one_in(5, product(early_exit_support.DECODERS, [False, True])))
 def test_llama_cpp_runs_decoders(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": is_tied or base == "gemma2"}
-    model = early_exit_support.small(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
+    model = early_exit_support.build_early_exit(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
     check_predictions(engine, model, write(model, tmp_path))
     model.config.exit_rule = None
     check_predictions(engine, model, write(model, tmp_path))
@@ -167,20 +175,20 @@ def test_llama_cpp_runs_decoders(base: str, is_tied: bool, engine: Any, tmp_path
 @pytest.mark.parametrize("base", quick_one_in(3, ["gemma2", "llama", "qwen3"]))
 def test_llama_cpp_runs_one_loop_of_a_decoder(base: str, engine: Any, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"sliding_window": 4, "attn_logit_softcapping": None} if base == "gemma2" else {}
-    model = retrofit(decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
+    model = retrofit(build_decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
     check_predictions(engine, model, write(model, tmp_path))
 
 
 @pytest.mark.slow
 def test_llama_cpp_runs_biases_of_llama(engine: Any, tmp_path: Path) -> None:
-    model = retrofit(decoder("llama", attention_bias=True, mlp_bias=True), prelude=2, core=2, coda=2, num_loops=1)
+    model = retrofit(build_decoder("llama", attention_bias=True, mlp_bias=True), prelude=2, core=2, coda=2, num_loops=1)
     check_predictions(engine, model, write(model, tmp_path))
 
 
 def test_llama_cpp_runs_scaled_positions(engine: Any, tmp_path: Path) -> None:
     scaled = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
               "original_max_position_embeddings": 16}  # fmt: skip
-    model = early_exit_support.small(exit_layers=[], rope_parameters=scaled)
+    model = early_exit_support.build_early_exit(exit_layers=[], rope_parameters=scaled)
     check_predictions(engine, model, write(model, tmp_path))
 
 

@@ -221,7 +221,7 @@ def test_generated_tokens_are_measured(
 
 def test_padding_has_no_compute() -> None:
     """Compare two texts together with the two alone: they have the same compute."""
-    model = looped_support.small(**looped_support.OURO)
+    model = looped_support.build_looped(**looped_support.OURO)
     rule, lengths = parse_rule("margin:0.02"), [9, 4]
     together = model(looped_support.IDS[:2], exit_rule=rule)
     alone = [model(looped_support.IDS[row : row + 1, :length], exit_rule=rule) for row, length in enumerate(lengths)]
@@ -296,7 +296,7 @@ def test_a_misspelt_task_is_an_error_with_the_nearest_name(task_folder: Path, mo
 def test_unscorable_models_are_a_one_line_error(
     checkpoints: dict[str, Path], task_folder: Path, tmp_path: Path
 ) -> None:
-    small_supernet(vocab_size=257).save_pretrained(tmp_path / "supernet")
+    build_supernet(vocab_size=257).save_pretrained(tmp_path / "supernet")
     build_byte_tokenizer().save_pretrained(tmp_path / "supernet")
     with pytest.raises(CheckpointError, match="holds ParXLSupernet; dataset=harness needs a causal language model"):
         evaluate("par_network", tmp_path / "supernet", task_folder, tmp_path / "search", "model.architecture=null")

@@ -36,7 +36,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "hops": pages.build_page([hops, hops]).config,
         "ponder": pages.build_page([serve_text_model(small_ponder(), tokenizer("bert"), initial_text="a cat")]).config,
         "loops": pages.build_page(
-            [serve_text_model(small(**OURO | {"vocab_size": len(words)}), words, initial_text="a cat")]
+            [serve_text_model(build_looped(**OURO | {"vocab_size": len(words)}), words, initial_text="a cat")]
         ).config,
     }
 

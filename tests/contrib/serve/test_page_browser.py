@@ -53,7 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "sudoku": [serve_untrained(make_folder("sudoku"), "trm_tiny", "dataset.size=4", *sizes)],
         "ponder": [serve_text_model(small_ponder(), words, initial_text="a cat, they said: stop!")],
         "masks": [serve_text_model(small_act(AlbertActForPreTraining), words, initial_text="a [MASK] cat")],
-        "loops": [serve_text_model(small(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
+        "loops": [serve_text_model(build_looped(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
         "layers": [serve_text_model(from_layers(make_folder("base")), words, initial_text="a cat")],
         "supernet": [serve_text_model(from_supernet(len(pieces)), pieces, initial_text="a cat")],
         "two": [hops, serve_untrained(make_folder("other"), "act_hops", *of_layers, "model.readout_weight=0.1")],

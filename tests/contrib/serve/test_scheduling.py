@@ -74,7 +74,7 @@ def test_a_panicking_tokenizer_is_a_one_line_error_of_mode_predict(tmp_path: Pat
 
 def test_a_panicking_generation_informs_waiting_requests() -> None:
     one = serve_text_model(
-        small(**OURO | {"vocab_size": len(tokenizer("roberta"))}), build_panicking_tokenizer("roberta")
+        build_looped(**OURO | {"vocab_size": len(tokenizer("roberta"))}), build_panicking_tokenizer("roberta")
     )
     with pytest.raises(DataError, match=LINE):
         list(stream_continuation(one, PANIC, 2, Setting()))
@@ -86,7 +86,7 @@ class Fatal(BaseException):
 
 
 def test_a_generation_reports_any_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = serve_text_model(small(**OURO | {"vocab_size": len(tokenizer("roberta"))}), tokenizer("roberta"))
+    one = serve_text_model(build_looped(**OURO | {"vocab_size": len(tokenizer("roberta"))}), tokenizer("roberta"))
     monkeypatch.setattr("adadepth.contrib.serve.generation.describe_texts", _fail)
     with pytest.raises(Fatal):
         list(stream_continuation(one, "a cat", 2, Setting()))
@@ -151,7 +151,7 @@ def test_a_token_that_never_comes_is_a_one_line_error(
     short_lock: ModelLock, end_event: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = tokenizer("roberta")
-    one = serve_text_model(small(**OURO | {"vocab_size": len(words)}), words, lock=short_lock)
+    one = serve_text_model(build_looped(**OURO | {"vocab_size": len(words)}), words, lock=short_lock)
     monkeypatch.setattr("adadepth.contrib.serve.generation.describe_texts", lambda *_: end_event.wait(60))
     with pytest.raises(DataError, match=r"^the next token took more than 1\.5 seconds"):
         list(stream_continuation(one, "a cat", 2, Setting()))
