@@ -16,6 +16,7 @@ from adadepth.report.comparison_tables import (
     best,
     build_class_depth_table,
     build_figure_table,
+    build_resource_table,
     build_run_table,
     build_search_section,
     build_settings_table,
@@ -254,11 +255,12 @@ def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
     panels = [panel for panel in candidates if panel]
     if not panels:
         return None
-    figure = Figure("quality_and_work", panels)
+    figure, (table, matches) = Figure("quality_and_work", panels), build_resource_table(comparison, quality)
     is_ranked, is_other = _is_ranked(comparison), bool(comparison.other_data)
     content = {"figure": figure, "quality": quality, "ranked": is_ranked, "is_other_data": is_other}
+    content |= {"table": table, "matches": matches}
     html = fill("compared:tradeoff", **content, bars=any(len(entry.runs) > 1 for entry in comparison.entries))
-    return Section("Quality against compute", "quality", html, [figure])
+    return Section("Quality against compute", "quality", html, [figure], [table])
 
 
 def _is_ranked(comparison: Comparison) -> bool:

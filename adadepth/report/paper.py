@@ -17,6 +17,7 @@ from adadepth.report import export
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.matched_networks import describe_unequal_steps
 from adadepth.report.quality_pairs import find_error, get_relevant_difference
+from adadepth.report.resources import SIZES, average_sizes
 from adadepth.report.run_files import EXITS, RunFiles
 from adadepth.report.run_groups import (
     DEPTH,
@@ -281,6 +282,8 @@ def _choose_digits(value: float) -> int:
 def build_csv_table(tables: Sequence[MethodTable]) -> Table:
     """Build the table of all methods with unformatted values: mean, sample standard deviation and n of every figure.
 
+    Parameters and cache bytes per token follow, which are the same for all seeds.
+
     A column beside the times says what they measure.
     """
     names = [quantity.name for quantity in _list_costs(tables)]
@@ -297,9 +300,10 @@ def build_csv_table(tables: Sequence[MethodTable]) -> Table:
             }
             if has_times:
                 cells[_TIME_REMARK] = _describe_time(method.group)
+            cells |= average_sizes([run.run for run in method.group.runs])
             labels = {"data": table.data, "method": method.name, "metric": table.quality.name}
             rows.append({**labels, **cells, "corrected_p": method.p, "best": method.is_best})
-    columns = ["data", "method", "metric", *spreads, *[_TIME_REMARK] * has_times, "corrected_p", "best"]
+    columns = ["data", "method", "metric", *spreads, *SIZES, *[_TIME_REMARK] * has_times, "corrected_p", "best"]
     return Table("table", [Column(name) for name in columns], rows)
 
 

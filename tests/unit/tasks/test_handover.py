@@ -30,7 +30,6 @@ from adadepth import (
 from adadepth.config import export
 from adadepth.config.export import ExportConfig, ExportFormat
 from adadepth.data.puzzles.dataset import build_puzzle_tokenizer
-from adadepth.models.looped.cache import bytes_per_token
 from adadepth.tasks import handover
 from tests.configs.support import configured
 from tests.scripts_support import load_script
@@ -282,15 +281,6 @@ def test_a_classifier_is_handed_over(
 
 
 # ---- facts for the model card
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [PLAIN, {"core": 2, "num_loops": 3, "head_dim": 10}, {"core": 2, "num_loops": 3, "cache_policy": "last"}],
-)
-def test_cached_numbers_are_counted(fields: dict[str, Any]) -> None:
-    model = small(**fields)
-    assert handover.count_cached_numbers(model, [3, 1, 4, 1, 5]) == bytes_per_token(model.config, item=1)
 
 
 def write_run(folder: Path, **files: Any) -> None:

@@ -1,0 +1,82 @@
+"""Maps of states against the states of each model's forward pass, and a spectral radius against the whole Jacobian."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from adadepth import AlbertActForTokenClassification, LoopedForSequenceClassification, TrmForPuzzles
+from adadepth.metrics.state_diagnostics import estimate_spectral_radius
+from tests.marks_support import quick_one_in
+from tests.models_support import padded_batch, small_config
+from tests.unit.models.every_model_support import BUILD, inputs_of
+from tests.unit.models.looped.looped_support import IDS, KINDS, near, small
+
+
+@pytest.mark.parametrize("name", quick_one_in(3, KINDS))
+def test_the_loops_of_a_looped_model_are_its_maps(name: str) -> None:
+    model = small(**KINDS[name])
+    mask = torch.ones_like(IDS)
+    mask[1, 6:] = 0
+    expected = model.model(IDS, mask, output_hidden_states=True).hidden_states
+    start, valid, maps = model.build_state_maps({"input_ids": IDS, "attention_mask": mask})
+    state = start
+    assert torch.equal(valid, mask.bool())
+    for function, states in zip([None, *maps], expected, strict=True):
+        state = state if function is None else function(state)
+        near(model.model.split_state(state)[0][valid], states[valid])
+
+
+@pytest.mark.parametrize("recall", [False, True])
+@pytest.mark.parametrize("state_rule", ["graves", "single"])
+def test_the_updates_of_act_albert_are_its_maps(state_rule: str, recall: bool) -> None:
+    """With halting probabilities near 0, no token halts before the last update, whose weight is the remainder."""
+    model: Any = AlbertActForTokenClassification(small_config(state_rule=state_rule, recall=recall)).eval()
+    with torch.no_grad():
+        model.albert.encoder.albert_layer.act.dense.bias.fill_(-5.0)
+    batch = padded_batch()
+    expected = model.albert(**batch, output_hidden_states=True).hidden_states
+    start, valid, maps = model.build_state_maps(batch)
+    state = start
+    for function, states in list(zip([None, *maps], expected, strict=True))[:-1]:
+        state = state if function is None else function(state)
+        near(state[valid], states[valid])
+    assert len(maps) == model.max_updates > 1
+
+
+def test_the_steps_of_a_tiny_recursive_model_are_its_maps() -> None:
+    model: Any = BUILD["puzzles"]().eval()
+    model.config.cycles = 3
+    batch = inputs_of("puzzles")
+    answer, reasoning = model.start(2)
+    embedded = model.embed(batch["input_ids"], torch.zeros(2, dtype=torch.long))
+    start, valid, maps = model.build_state_maps(batch)
+    assert isinstance(model, TrmForPuzzles)
+    assert valid.all()
+    state = start
+    for function in maps:
+        state, (answer, reasoning) = function(state), model.step(embedded, answer, reasoning)
+        near(state, torch.cat([answer, reasoning], dim=-1))
+
+
+def test_the_radius_of_a_loop_is_that_of_its_jacobian() -> None:
+    model = small(LoopedForSequenceClassification, core=1, num_loops=2, num_labels=2, injection="add").double()
+    ids = IDS[:1, :4]
+    start, valid, (first, _) = model.build_state_maps({"input_ids": ids})
+    state = start.detach()
+    jacobian: Any = torch.autograd.functional.jacobian(first, state)
+    size = state.numel()
+    expected = torch.linalg.eigvals(jacobian.reshape(size, size)).abs().max()
+    estimate = estimate_spectral_radius(first, state, valid, iterations=300)
+    assert float(estimate) == pytest.approx(float(expected), rel=0.03)
+
+
+def test_models_without_a_repeated_map_have_none() -> None:
+    for name in ("exits", "early exit", "mixture"):
+        assert BUILD[name]().build_state_maps(inputs_of(name)) is None
+    model = BUILD["act choices"]()
+    batch = inputs_of("act choices")
+    start, *_ = model.build_state_maps(batch)
+    assert start.shape[:2] == batch["input_ids"].flatten(0, -2).shape
