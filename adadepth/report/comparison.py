@@ -38,6 +38,7 @@ from adadepth.report.figure import (
     is_followed,
     pad_range,
 )
+from adadepth.report.isoflop import build_isoflop_section
 from adadepth.report.run_files import REPORT
 from adadepth.report.run_groups import (
     DEPTH,
@@ -79,6 +80,7 @@ def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Sect
             over_training,
             figures,
             compare_tradeoffs,
+            build_isoflop_section,
             compare_classes,
             runs,
         ),

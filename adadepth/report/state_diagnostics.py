@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.report.figure import Axis, Figure, Lines, Panel, build_depth_axis, pad_range
+from adadepth.report.figure import Axis, Figure, Lines, Panel, build_depth_axis
 from adadepth.report.halting import curve
 from adadepth.report.run_files import STATES, RunFiles
 from adadepth.report.section import Section, SectionEntry, explain_damage, fill
@@ -18,7 +18,7 @@ _PANELS = {
         {"cka_previous": "with the state before", "cka_last": "with the last state"},
     ),
     "Spectral radius": (
-        "of the Jacobian, estimated",
+        "spectral radius of the Jacobian",
         {"spectral_radius": "mean over sequences", "largest_radius": "largest sequence"},
     ),
 }
@@ -45,7 +45,7 @@ def _build_panel(title: str, unit: str, names: Mapping[str, str], rows: Sequence
         return None
     x = build_depth_axis("update k", len(rows))
     return Panel(
-        title, Lines(curves), x, Axis(unit, pad_range(values, floor=0.0)), f"{title} of updates 1 to {len(rows)}"
+        title, Lines(curves), x, Axis(unit, (0.0, 1.05 * max(values))), f"{title} of updates 1 to {len(rows)}"
     )
 
 
