@@ -11,26 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from adadepth.halting.trace import StateMaps
+
 ITERATIONS = 32  # of the power iteration, of which the second half is averaged
-
-
-class StateMaps(NamedTuple):
-    """First state of a batch, and the maps that its updates apply.
-
-    Attributes:
-        start: State s_0 before the first update, (B, T, S).
-        valid: Mask of the real tokens, boolean, (B, T).
-        maps: Map f_n of every update, from states to states.
-    """
-
-    start: Tensor
-    valid: Tensor
-    maps: Sequence[Callable[[Tensor], Tensor]]
 
 
 def compute_residuals(before: Tensor, after: Tensor) -> Tensor:

@@ -19,8 +19,7 @@ from torch import Generator, Tensor, nn
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import LOGITS
-from adadepth.halting.trace import DepthTrace, DepthUnit, Work
-from adadepth.metrics.state_diagnostics import StateMaps
+from adadepth.halting.trace import DepthTrace, DepthUnit, StateMaps, Work
 from adadepth.models.loading import StrictLoading
 from adadepth.models.shared.layers import use_plain_linear_layers
 from adadepth.models.shared.layouts import write_layout

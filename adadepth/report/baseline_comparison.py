@@ -29,7 +29,7 @@ from adadepth.report.quality_pairs import (
     correct_pairs,
     find_error,
 )
-from adadepth.report.resources import EQUAL_COMPUTE, SIZES, TITLES, average_sizes, compute_ratio
+from adadepth.report.resources import EQUAL_COMPUTE, SIZE_FIELDS, TITLES, average_sizes, compute_ratio
 from adadepth.report.run_files import (
     ARCHITECTURES,
     EXIT_RULES,
@@ -643,7 +643,7 @@ def _build_rival_pair(files: RunFiles, adaptive: Networks, baseline: Networks, n
     compute, own_compute = average_compute(baseline), average_compute(adaptive)
     ratio = own_compute / compute if own_compute and compute else None
     own_sizes, sizes = average_sizes(adaptive), average_sizes(baseline)
-    size_ratios = {name: value for name in SIZES if (value := compute_ratio(own_sizes, sizes, name)) is not None}
+    size_ratios = {name: value for name in SIZE_FIELDS if (value := compute_ratio(own_sizes, sizes, name)) is not None}
     shares = {**({} if ratio is None else {"compute": ratio}), **size_ratios}
     parts = [f"{100 / value:.0f} % of its {TITLES[name]}" for name, value in shares.items()]
     share = f" ({', '.join(parts)})" if parts else ""

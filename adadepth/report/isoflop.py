@@ -24,7 +24,7 @@ SIZE = "parameters_without_embeddings"
 
 
 def compute_training_operations(run: RunFiles) -> float | None:
-    """Return the floating-point operations C = 6 M T of a training on packed text, or None if they are unknown."""
+    """Return the floating-point operations C = 6 M T of a training run on packed text, or None if they are unknown."""
     trainer, halting = run.config.get("trainer") or {}, run.halting
     length: Any = (run.config.get("dataset") or {}).get("sequence_length")
     steps, full = (run.run.get("steps") or {}).get("done"), (halting.get("cost") or {}).get("full_macs")

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from adadepth.report.resources import SIZES, TITLES, average_sizes, describe_matches
+from adadepth.report.resources import SIZE_FIELDS, TITLES, average_sizes, describe_matches
 from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, has_values, make_number_format, text, to_text
@@ -119,7 +119,7 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
         Column("compute", "compute ratio", make_number_format(4)),
         Column("steps", "steps", text, "text"),
         Column("seeds", "seeds"),
-        *(Column(name, TITLES[name], "{:,.0f}".format) for name in SIZES),
+        *(Column(name, TITLES[name], "{:,.0f}".format) for name in SIZE_FIELDS),
         Column("matches", "against the adaptive network", text, "text"),
     ]
     for name in names:

@@ -17,7 +17,7 @@ from adadepth.report import export
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.matched_networks import describe_unequal_steps
 from adadepth.report.quality_pairs import find_error, get_relevant_difference
-from adadepth.report.resources import SIZES, average_sizes
+from adadepth.report.resources import SIZE_FIELDS, average_sizes
 from adadepth.report.run_files import EXITS, RunFiles
 from adadepth.report.run_groups import (
     DEPTH,
@@ -303,7 +303,7 @@ def build_csv_table(tables: Sequence[MethodTable]) -> Table:
             cells |= average_sizes([run.run for run in method.group.runs])
             labels = {"data": table.data, "method": method.name, "metric": table.quality.name}
             rows.append({**labels, **cells, "corrected_p": method.p, "best": method.is_best})
-    columns = ["data", "method", "metric", *spreads, *SIZES, *[_TIME_REMARK] * has_times, "corrected_p", "best"]
+    columns = ["data", "method", "metric", *spreads, *SIZE_FIELDS, *[_TIME_REMARK] * has_times, "corrected_p", "best"]
     return Table("table", [Column(name) for name in columns], rows)
 
 

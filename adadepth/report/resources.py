@@ -14,7 +14,7 @@ from adadepth.report.run_files import RunFiles
 
 # Networks whose compute, or another resource, differs by at most this share are matched in it.
 EQUAL_COMPUTE = 0.01
-SIZES = ("parameters", "cache_bytes_per_token")  # fields of run.json and of a row of rivals.json
+SIZE_FIELDS = ("parameters", "cache_bytes_per_token")  # fields of run.json and of a row of rivals.json
 TITLES = {"compute": "compute", "parameters": "parameters", "cache_bytes_per_token": "cache bytes per token"}
 
 Resources = Mapping[str, float | None]  # by the names of TITLES; None where a resource was not measured
@@ -22,13 +22,13 @@ Resources = Mapping[str, float | None]  # by the names of TITLES; None where a r
 
 def average_sizes(networks: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the means over seeds of parameters and cache bytes per token, each None if it was not recorded."""
-    sizes: dict[str, list[Any]] = {name: [network.get(name) for network in networks] for name in SIZES}
+    sizes: dict[str, list[Any]] = {name: [network.get(name) for network in networks] for name in SIZE_FIELDS}
     return {name: None if None in values else fmean(values) for name, values in sizes.items()}
 
 
 def get_sizes(files: RunFiles) -> dict[str, Any]:
     """Return parameters and cache bytes per token of a run, without those that it did not record."""
-    return {name: files.run[name] for name in SIZES if files.run.get(name) is not None}
+    return {name: files.run[name] for name in SIZE_FIELDS if files.run.get(name) is not None}
 
 
 def compute_ratio(first: Resources, second: Resources, name: str) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from adadepth.report.figure import Axis, Figure, Lines, Panel, build_depth_axis
 from adadepth.report.halting import curve
-from adadepth.report.run_files import STATES, RunFiles
+from adadepth.report.run_files import STATE_DIAGNOSTICS, RunFiles
 from adadepth.report.section import Section, SectionEntry, explain_damage, fill
 from adadepth.report.table import Column, Table, make_number_format
 
@@ -26,9 +26,9 @@ _PANELS = {
 
 def build_state_section(files: RunFiles) -> Section | None:
     """Build the report section on residuals, similarities and spectral radii of the states of every update."""
-    title, diagnostics = "States of every update", files.of(STATES)
+    title, diagnostics = "States of every update", files.of(STATE_DIAGNOSTICS)
     if not diagnostics:
-        return explain_damage(title, "state-diagnostics", "The diagnostics of states are", files, STATES)
+        return explain_damage(title, "state-diagnostics", "The diagnostics of states are", files, STATE_DIAGNOSTICS)
     rows = diagnostics["rows"]
     panels = [panel for name, spec in _PANELS.items() if (panel := _build_panel(name, *spec, rows)) is not None]
     figure, table = Figure("state_diagnostics", panels, columns=3), _build_table(rows)
@@ -44,9 +44,7 @@ def _build_panel(title: str, unit: str, names: Mapping[str, str], rows: Sequence
     if not values:
         return None
     x = build_depth_axis("update k", len(rows))
-    return Panel(
-        title, Lines(curves), x, Axis(unit, (0.0, 1.05 * max(values))), f"{title} of updates 1 to {len(rows)}"
-    )
+    return Panel(title, Lines(curves), x, Axis(unit, (0.0, 1.05 * max(values))), f"{title} of updates 1 to {len(rows)}")
 
 
 def _build_table(rows: Sequence[Mapping[str, Any]]) -> Table:

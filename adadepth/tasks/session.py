@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Tra
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.data.run_data import RunData
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.model_size import count_other_parameters
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, get_owner, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
 from adadepth.runtime.console import RESULT, say
@@ -144,7 +143,7 @@ class Session:
         with session.open(directory):
             session.trainer.state.global_step = find_trained_step(path) or 0
             session.trainer.evaluate()
-            results.diagnose_states(config, session.run, session.trainer)
+            results.write_state_diagnostics(config, session.run, session.trainer)
             if finish is not None:
                 finish(session)
             metrics = session.tracking.last_metrics
@@ -196,11 +195,7 @@ class Session:
                     data=self.data.summary,
                     baselines=self.baselines,
                     precision=choose_precision(config.trainer),
-                    parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-                    parameters_without_embeddings=count_other_parameters(self.model),
-                    trainable_parameters=sum(
-                        parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad
-                    ),
+                    **results.count_parameters(self.model),
                 )
                 tracker = open_tracker(config, self.run, *position)
                 last.enter_context(finish_tracker_afterwards(tracker))
@@ -257,7 +252,7 @@ class Session:
         results.show_grid(trainer)
         results.warn_of_depth(trainer)
         results.time_executions(self.config, self.run, trainer, tracking, training_seconds)
-        results.diagnose_states(self.config, self.run, trainer)
+        results.write_state_diagnostics(self.config, self.run, trainer)
         metrics = tracking.last_metrics
         results.save_model(self.config, self.run, trainer, folder, final_metrics=metrics, stopped_because=stop.reason)
         if (objective := metrics.get(self.config.optimise)) is not None:

@@ -26,9 +26,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from adadepth.budget.controller import smooth_depth
 from adadepth.errors import ConfigError
 from adadepth.halting.act import update_stream
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, StateMaps, Work
 from adadepth.halting.units import count_unit_macs
-from adadepth.metrics.state_diagnostics import StateMaps
 from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig, refuse_ragged
 from adadepth.models.albert_act.ragged import PackedPositions, build_positions, run_ragged
 from adadepth.models.albert_act.readouts import ReadoutStates

@@ -27,9 +27,8 @@ from adadepth.halting.exit_rules import (
     check_rule,
     parse_rule,
 )
-from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
+from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, StateMaps, Work
 from adadepth.halting.units import count_unit_macs
-from adadepth.metrics.state_diagnostics import StateMaps
 from adadepth.models.depth.engine import ExitRuleKnob
 from adadepth.models.depth.outputs import StepMacs, price_steps
 from adadepth.models.looped.configuration import LoopedConfig

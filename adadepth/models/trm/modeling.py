@@ -23,8 +23,7 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import DataError
 from adadepth.halting.exit_rules import ExitRule
-from adadepth.halting.trace import DepthTrace, Execution, Work
-from adadepth.metrics.state_diagnostics import StateMaps
+from adadepth.halting.trace import DepthTrace, Execution, StateMaps, Work
 from adadepth.models.depth.engine import ExitRuleKnob, resolve_exit_rule, run_steps, runs_all
 from adadepth.models.depth.outputs import StepwiseOutput, stepwise_output
 from adadepth.models.loading import describe_place, take_config_fields

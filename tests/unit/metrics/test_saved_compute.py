@@ -18,7 +18,7 @@ from adadepth.metrics.saved_compute import (
     interpolate_score,
     summarise_saved_compute,
 )
-from tests.unit.metrics.test_exit_advice import EXAMPLES, N, macs, records_that_know
+from tests.unit.metrics.exits_support import EXAMPLES, N, macs, records_that_know
 
 
 def test_scores_are_interpolated_as_numpy_does_and_not_beyond_the_points() -> None:

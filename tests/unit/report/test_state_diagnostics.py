@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.report.figure import Lines
-from adadepth.report.run_files import STATES, RunFiles
+from adadepth.report.run_files import STATE_DIAGNOSTICS, RunFiles
 from adadepth.report.state_diagnostics import build_state_section
 
 ROWS = [
@@ -16,7 +16,7 @@ ROWS = [
 
 
 def build_section(content: dict[str, Any]) -> Any:
-    return build_state_section(RunFiles(Path("run"), {}, {}, [], {}, [], {}, others={STATES: content}))
+    return build_state_section(RunFiles(Path("run"), {}, {}, [], {}, [], {}, others={STATE_DIAGNOSTICS: content}))
 
 
 def test_every_diagnostic_is_drawn_where_it_is_defined() -> None:
