@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 _CACHED_BYTES = 2  # of a number in 16 bits, in which models are served
+_TOKENS = 64  # of the text whose cache is measured
 
 
 def count_other_parameters(model: Any) -> int:
@@ -46,7 +47,7 @@ def measure_cached_bytes(model: Any, example: Any) -> float | None:
     """
     if not model.can_generate() or "input_ids" not in example:
         return None
-    token_ids = torch.as_tensor(example["input_ids"]).flatten().tolist()
+    token_ids = torch.as_tensor(example["input_ids"]).flatten()[:_TOKENS].tolist()
     was_training = model.training
     with torch.random.fork_rng():
         numbers = count_cached_numbers(model.eval(), token_ids)

@@ -14,7 +14,7 @@ from typing import Any
 from adadepth.metrics.unit_costs import format_macs
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.run_files import RunFiles, get_run_unit
-from adadepth.report.run_groups import Comparison, Group, get_compared_quality
+from adadepth.report.run_groups import Comparison, Group, final, get_compared_quality
 from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, make_number_format, text
 
@@ -39,18 +39,18 @@ def compute_training_operations(run: RunFiles) -> float | None:
 
 def build_isoflop_section(comparison: Comparison, folder: Path) -> Section | None:
     """Build the section if runs have enough budgets of training compute, each with enough sizes, else return None."""
-    quality, points = get_compared_quality(comparison), []
-    for entry in comparison.groups if quality is not None else ():
-        if (point := _describe_point(entry, quality.name)) is not None:  # type: ignore[union-attr]
-            points.append(point)
-    budgets = _group_budgets(points)
-    if quality is None or len(budgets) < FEWEST_BUDGETS or comparison.other_data:
+    quality = get_compared_quality(comparison)
+    if quality is None or comparison.other_data:
+        return None
+    points = (_describe_point(entry, quality.name) for entry in comparison.groups)
+    budgets = _group_budgets([point for point in points if point is not None])
+    if len(budgets) < FEWEST_BUDGETS:
         return None
     best = min if quality.less_is_better else max
     rows = []
     for name, of_budget in budgets.items():
         minimum = best(of_budget, key=lambda point: point["quality"])
-        is_interior = minimum not in (of_budget[0], of_budget[-1])
+        is_interior = of_budget[0][SIZE] < minimum[SIZE] < of_budget[-1][SIZE]
         remark = "minimum" if is_interior else "best at the edge of the sizes: no minimum"
         rows += [{**point, "budget": name, "best": remark if point is minimum else None} for point in of_budget]
     figure = _draw(rows, quality.name, list(budgets))
@@ -73,8 +73,8 @@ def _describe_point(entry: Group, metric: str) -> dict[str, Any] | None:
     operations, size = compute_training_operations(run), run.run.get(SIZE)
     if operations is None or not size or figure is None:
         return None
-    spread = figure.get("std", 0.0)
-    return {"label": entry.label, SIZE: size, "operations": operations, "quality": figure["mean"], "spread": spread}
+    point = {"label": entry.label, SIZE: size, "operations": operations, "quality": figure["mean"]}
+    return {**point, "raw": [final(run)[metric] for run in entry.runs if metric in final(run)]}
 
 
 def _group_budgets(points: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -101,13 +101,14 @@ def _draw(rows: list[dict[str, Any]], metric: str, budgets: list[str]) -> Figure
 
     def build_dot(row: Mapping[str, Any]) -> Dot:
         title = f"{row['label']}: {metric} {row['quality']:.4f} at {row[SIZE]:,} parameters"
-        return Dot(math.log10(row[SIZE]), row["quality"], title, row["best"] == "minimum", 0.0, row["spread"])
+        return Dot(math.log10(row[SIZE]), row["quality"], title, marked=row["best"] == "minimum")
 
     groups = [(f"{name} FLOPs", [build_dot(row) for row in rows if row["budget"] == name]) for name in budgets]
     sizes = sorted({row[SIZE] for row in rows})
     ticks, names = [math.log10(size) for size in sizes], [format_macs(size) for size in sizes]
     x = Axis("non-embedding parameters (logarithmic)", pad_range(ticks), ticks, names)
-    y = Axis(metric, pad_range([row["quality"] for row in rows]))
-    scatter = Scatter(groups, [[(dot.x, dot.y) for dot in dots] for _, dots in groups])
+    raw = [(math.log10(row[SIZE]), value) for row in rows for value in row["raw"]]
+    y = Axis(metric, pad_range([value for _, value in raw]))
+    scatter = Scatter(groups, [[(dot.x, dot.y) for dot in dots] for _, dots in groups], raw)
     description = f"{metric} against non-embedding parameters for {len(budgets)} budgets of training compute"
     return Figure("isoflop", [Panel("isoFLOP", scatter, x, y, description, 1.3, 1.4)], columns=1)

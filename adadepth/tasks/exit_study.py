@@ -266,9 +266,8 @@ def _fit_and_study(
 ) -> tuple[dict[str, Any], list[ExitRule], Tensor]:
     """Fit exit rules that need it, and compare all rules on the examples to which none was fitted.
 
-    Return the comparison, with the recommended rule, the operating points of all rules, and the quality at given
-    shares of saved compute; the fitted rules; and the
-    mask of the compared examples, boolean (M,).
+    Return the comparison, with the recommended rule, the operating points of all rules, and the quality at given shares
+    of saved compute; the fitted rules; and the mask of the compared examples, boolean (M,).
     """
     fitted, scored = fit_rules(rules, records, sequences, measured["problem"])
     compared = records if scored.all() else records.select(scored)
