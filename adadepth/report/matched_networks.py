@@ -100,7 +100,7 @@ def _name_networks(networks: Networks) -> str:
 
 
 def build_rival_table(comparison: Mapping[str, Any]) -> Table:
-    """Build the table of an adaptive network and its matched baselines: depth, compute and quality.
+    """Build the table of an adaptive network and its matched baselines: depth, compute, sizes, quality, and matches.
 
     Values are means over seeds. A column of standard deviations names what it is over: units of an evaluation for the
     depth, and seeds, if there are several, for a metric.
@@ -117,14 +117,14 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
         Column("std", "sd over units", make_number_format(4)),
         Column("macs", "MACs per unit", "{:.4g}".format),
         Column("compute", "compute ratio", make_number_format(4)),
+        *(Column(name, TITLES[name], "{:,.0f}".format) for name in SIZE_FIELDS),
         Column("steps", "steps", text, "text"),
         Column("seeds", "seeds"),
-        *(Column(name, TITLES[name], "{:,.0f}".format) for name in SIZE_FIELDS),
-        Column("matches", "against the adaptive network", text, "text"),
     ]
     for name in names:
         columns.append(Column(name, name.removeprefix("eval/"), make_number_format(4)))
         columns.append(Column(f"{name}/std", "sd over seeds", make_number_format(4)))
+    columns.append(Column("matches", "against the adaptive network", text, "text"))
     rows = [_describe_networks(networks, names, reference) for networks in groups]
     for row in rows[1:]:
         row["matches"] = describe_matches([rows[0], row]) or None
