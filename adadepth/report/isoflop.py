@@ -51,7 +51,7 @@ def build_isoflop_section(comparison: Comparison, folder: Path) -> Section | Non
     for name, of_budget in budgets.items():
         minimum = best(of_budget, key=lambda point: point["quality"])
         is_interior = of_budget[0][SIZE] < minimum[SIZE] < of_budget[-1][SIZE]
-        remark = "minimum" if is_interior else "best at the edge of the sizes: no minimum"
+        remark = "minimum" if is_interior else "at the edge: no minimum"
         rows += [{**point, "budget": name, "best": remark if point is minimum else None} for point in of_budget]
     figure = _draw(rows, quality.name, list(budgets))
     columns = [

@@ -62,7 +62,7 @@ def test_minima_are_marked_only_inside_of_the_sizes(tmp_path: Path) -> None:
     # 6 (size + 3) steps 2 8 with steps = 16,000 / size for the first budget, and a mean over sizes
     assert {row["budget"] for row in table.rows} == {"1.55M", "3.11M", "6.22M", "12.4M"}
     best = {row[SIZE]: row["best"] for row in table.rows if row["best"]}
-    edge = "best at the edge of the sizes: no minimum"
+    edge = "at the edge: no minimum"
     assert best == {100: edge, 200: "minimum", 800: "minimum", 1600: edge}
     (panel,) = figure.panels
     assert isinstance(panel.mark, Scatter)
