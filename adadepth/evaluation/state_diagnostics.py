@@ -15,12 +15,12 @@ def diagnose_states(trainer: Any, dataset: Any) -> dict[str, Any]:
     """Measure residual, similarity and spectral radius of every update on the first sequences of a data set.
 
     Args:
-        trainer: `DepthTrainer` of the model, which is in one piece.
+        trainer: `DepthTrainer` of a model in one piece that repeats a map of states.
         dataset: Evaluated set.
 
     Returns:
         The numbers of `sequences` and `tokens`, and those of `radius_sequences` for spectral radii; and `rows`, the
-        result of `measure_states`. The dictionary is empty if the model repeats no map of states.
+        result of `measure_states`.
     """
     model = trainer.unwrapped_model.eval()
     examples = [dataset[index] for index in range(min(len(dataset), _BATCHES * _SEQUENCES))]
@@ -28,10 +28,7 @@ def diagnose_states(trainer: Any, dataset: Any) -> dict[str, Any]:
     for start in range(0, len(examples), _SEQUENCES):
         batch = trainer.prepare_batch(trainer.data_collator(examples[start : start + _SEQUENCES]))
         with torch.no_grad():
-            maps = model.build_state_maps(trainer.model_inputs(batch))
-        if maps is None:
-            return {}
-        batches.append(maps)
+            batches.append(model.build_state_maps(trainer.model_inputs(batch)))
     return {
         "sequences": sum(len(maps.start) for maps in batches),
         "tokens": sum(int(maps.valid.sum()) for maps in batches),
