@@ -230,6 +230,9 @@ class TrainerConfig(BorrowedConfig):
         "time ragged against dense execution after training (None: if it takes under a tenth of it), and exit_rules",
         neutral=True,
     )
+    state_diagnostics: bool = setting(
+        False, "measure residual, similarity and spectral radius of the states of every update", neutral=True
+    )
     profiler: bool = setting(False, "write a trace of a few optimiser steps, for ui.perfetto.dev", neutral=True)
     halting_statistics: bool = setting(True, "measure depth per token class at every evaluation", neutral=True)
 

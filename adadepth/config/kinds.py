@@ -202,7 +202,7 @@ def _has_vectors(dataset: ParityConfig) -> bool:
 
 # Metrics of an evaluation, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
-LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
+LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character", "bits_per_byte")
 
 KINDS: dict[str, Kind] = {
     "addition_task": Kind(AdditionConfig, "tagging", positions="field", own_symbols=True),

@@ -1,4 +1,4 @@
-"""Evaluation of language models with memory, and of supernets: likelihood per token, word and character."""
+"""Evaluation of language models with memory, and of supernets: likelihood per token, word, character and byte."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LanguageScorer(Scorer):
 
     Attributes:
         model: Evaluated language model.
-        streams: Evaluated set, with the counts of its words and characters.
+        streams: Evaluated set, with the counts of its words, characters and bytes.
         context: Context length of attention.
         device: Device of the sums, with float64.
         name: Name of this evaluation.
@@ -93,13 +93,14 @@ class LanguageScorer(Scorer):
         all_reduce_sum([self._sums, self._batches])
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Return the mean loss in nats per token, perplexity, perplexity per word, and bits per character.
+        """Return the mean loss in nats per token, perplexity, perplexity per word, bits per character and per byte.
 
         Perplexity is exp(sum of losses / tokens), and per word exp(sum of losses / words). Bits per character are the
-        sum of losses / (characters ln 2). With several sampled paths, the metrics are means over paths, with the sample
-        standard deviation of the perplexity. Only the likelihood counts, not the other parts of the loss.
+        sum of losses / (characters ln 2), and bits per byte the sum of losses / (UTF-8 bytes ln 2). With several
+        sampled paths, the metrics are means over paths, with the sample standard deviation of the perplexity. Only the
+        likelihood counts, not the other parts of the loss.
         """
-        sizes = (self.streams.words, self.streams.characters)
+        sizes = (self.streams.words, self.streams.characters, self.streams.bytes)
         passes = [likelihood(float(total), float(count), *sizes) for total, count in self._sums]
         metrics = {name: math.fsum(one[name] for one in passes) / len(passes) for name in passes[0]}
         if len(passes) > 1:
@@ -125,8 +126,16 @@ class LanguageScorer(Scorer):
         return EvaluationReport(statistics | {"evaluations": evaluations, "missing": missing})
 
 
-def likelihood(total: float, tokens: float, words: float, characters: float) -> dict[str, float]:
-    """Convert summed cross-entropies in nats to mean loss, perplexities and bits per character."""
+def likelihood(total: float, tokens: float, words: float, characters: float, size: float) -> dict[str, float]:
+    """Convert summed cross-entropies in nats to mean loss, perplexities, bits per character and bits per byte.
+
+    Args:
+        total: Sum of the cross-entropies in nats.
+        tokens: Number of predicted tokens.
+        words: Number of words of the text.
+        characters: Number of characters of the text.
+        size: Number of UTF-8 bytes of the text.
+    """
     loss = total / tokens
     return {
         "loss": loss,
@@ -134,6 +143,7 @@ def likelihood(total: float, tokens: float, words: float, characters: float) -> 
         "perplexity": _exponential(loss),
         "word_perplexity": _exponential(total / words),
         "bits_per_character": total / math.log(2) / characters,
+        "bits_per_byte": total / math.log(2) / size,
     }
 
 

@@ -85,12 +85,13 @@ class BlockScorer(Scorer):
         Only the likelihood counts, not the other parts of the loss. If training cannot change the likelihood at the
         exit steps, `loss` is the loss of training, such as the weighted mean over early exits.
 
-        If only a part of the text is evaluated, it is assumed to have as many words and characters per token as the
-        whole text.
+        If only a part of the text is evaluated, it is assumed to have as many words, characters and bytes per token as
+        the whole text.
         """
         total, count = self._sums.tolist()
         share = count / self._blocks.tokens
-        metrics = likelihood(total, count, share * self._blocks.words, share * self._blocks.characters)
+        sizes = (self._blocks.words, self._blocks.characters, self._blocks.bytes)
+        metrics = likelihood(total, count, *(share * size for size in sizes))
         if self._is_frozen:
             metrics["loss"] = sum(losses.values())
         return metrics | {f"lm_loss_step_{step}": loss for step, loss in enumerate(self._average_steps(), start=1)}

@@ -8,7 +8,7 @@ Shape legend: B batch, T tokens, N iterations that ran.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
@@ -193,3 +193,17 @@ class Work(NamedTuple):
     dense: Tensor
     adaptive: Tensor
     full: Tensor
+
+
+class StateMaps(NamedTuple):
+    """First state of a batch, and the maps that its updates apply.
+
+    Attributes:
+        start: State s_0 before the first update, (B, T, S).
+        valid: Mask of the real tokens, boolean, (B, T).
+        maps: Map f_n of every update, from states to states.
+    """
+
+    start: Tensor
+    valid: Tensor
+    maps: Sequence[Callable[[Tensor], Tensor]]

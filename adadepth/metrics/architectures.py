@@ -15,6 +15,7 @@ QUALITIES = {
     "perplexity": "perplexity per token",
     "word_perplexity": "perplexity per word",
     "bits_per_character": "bits per character",
+    "bits_per_byte": "bits per byte",
     "perplexity_std": "sd of the perplexity over paths",
     "batch_perplexity": "mean of the batches' perplexities",
 }

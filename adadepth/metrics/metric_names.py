@@ -15,7 +15,7 @@ ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commo
 WORK = "cost/adaptive_over_full"
 # Measured speed-ups of ragged over dense execution, by mode.
 SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
-_LOSSES = ("loss", "perplexity", "bits_per_character", "mse", "runtime")  # endings of names
+_LOSSES = ("loss", "perplexity", "bits_per_character", "bits_per_byte", "mse", "runtime")  # endings of names
 # Errors of the `evaluate` library.
 LIBRARY_ERRORS = frozenset({"brier_score", "cer", "mae", "mape", "mase", "max_error", "smape", "wer"})
 _WORDS = (("<=", "up to"), (">", "over"))

@@ -19,7 +19,7 @@ from torch import Generator, Tensor, nn
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import LOGITS
-from adadepth.halting.trace import DepthTrace, DepthUnit, Work
+from adadepth.halting.trace import DepthTrace, DepthUnit, StateMaps, Work
 from adadepth.models.loading import StrictLoading
 from adadepth.models.shared.layers import use_plain_linear_layers
 from adadepth.models.shared.layouts import write_layout
@@ -202,6 +202,13 @@ class DepthModel(StrictLoading):
 
         Returns:
             Number of values by part, or None if no bound is known.
+        """
+        return None
+
+    def build_state_maps(self, batch: Mapping[str, Tensor]) -> StateMaps | None:
+        """Return the first state of a batch, and the map of every update as if no token halted; see `measure_states`.
+
+        It is None for models that do not repeat a map of states.
         """
         return None
 

@@ -14,7 +14,6 @@ from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.significance import GROUPS, SeedMean, average_over_seeds
 from adadepth.report.compute_cost import normalise_rule
 from adadepth.report.matched_networks import (
-    EQUAL_COMPUTE,
     Networks,
     average_compute,
     format_steps,
@@ -30,6 +29,7 @@ from adadepth.report.quality_pairs import (
     correct_pairs,
     find_error,
 )
+from adadepth.report.resources import EQUAL_COMPUTE, SIZE_FIELDS, TITLES, average_sizes, compute_ratio
 from adadepth.report.run_files import (
     ARCHITECTURES,
     EXIT_RULES,
@@ -650,7 +650,11 @@ def _build_rival_pair(files: RunFiles, adaptive: Networks, baseline: Networks, n
     """Build the comparison with one trained matched baseline, by a metric that both have."""
     compute, own_compute = average_compute(baseline), average_compute(adaptive)
     ratio = own_compute / compute if own_compute and compute else None
-    share = "" if ratio is None else f" ({100 / ratio:.0f} % of its compute)"
+    own_sizes, sizes = average_sizes(adaptive), average_sizes(baseline)
+    size_ratios = {name: value for name in SIZE_FIELDS if (value := compute_ratio(own_sizes, sizes, name)) is not None}
+    shares = {**({} if ratio is None else {"compute": ratio}), **size_ratios}
+    parts = [f"{100 / value:.0f} % of its {TITLES[name]}" for name, value in shares.items()]
+    share = f" ({', '.join(parts)})" if parts else ""
     steps, own_steps = format_steps(get_steps(baseline)), format_steps(get_steps(adaptive))
     length = "" if None in (steps, own_steps) or steps == own_steps else f", trained for {steps} steps, not {own_steps}"
     against = f"the matched baseline trained at fixed depth {get_depth(baseline[0])}{share}{length}"
@@ -659,9 +663,11 @@ def _build_rival_pair(files: RunFiles, adaptive: Networks, baseline: Networks, n
     key, measure = "fixed_depth", name.removeprefix("eval/")
     if len(adaptive) == 1:
         values = adaptive[0]["metrics"][name], baseline[0]["metrics"][name], baseline[0].get("errors", {}).get(name)
-        return build_trained_pair(files, key, against, measure, *values, depths=depths, compute_ratio=ratio)
+        pair = build_trained_pair(files, key, against, measure, *values, depths=depths, compute_ratio=ratio)
+        return replace(pair, size_ratios=size_ratios)
     adaptive_mean, baseline_mean = _average_metric(adaptive, name), _average_metric(baseline, name)
-    return build_seeds_pair(files, key, against, measure, adaptive_mean, baseline_mean, depths, ratio)
+    pair = build_seeds_pair(files, key, against, measure, adaptive_mean, baseline_mean, depths, ratio)
+    return replace(pair, size_ratios=size_ratios)
 
 
 def _average_metric(networks: Networks, name: str) -> SeedMean:

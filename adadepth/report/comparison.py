@@ -16,6 +16,7 @@ from adadepth.report.comparison_tables import (
     best,
     build_class_depth_table,
     build_figure_table,
+    build_resource_table,
     build_run_table,
     build_search_section,
     build_settings_table,
@@ -37,6 +38,7 @@ from adadepth.report.figure import (
     is_followed,
     pad_range,
 )
+from adadepth.report.isoflop import build_isoflop_section
 from adadepth.report.run_files import REPORT
 from adadepth.report.run_groups import (
     DEPTH,
@@ -78,6 +80,7 @@ def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Sect
             verdicts,
             over_training,
             figures,
+            build_isoflop_section,
             compare_classes,
             runs,
         ),
@@ -268,11 +271,12 @@ def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
     panels = [panel for panel in candidates if panel]
     if not panels:
         return None
-    figure = Figure("quality_and_work", panels)
+    figure, (table, matches) = Figure("quality_and_work", panels), build_resource_table(comparison, quality)
     is_ranked, is_other = _is_ranked(comparison), bool(comparison.other_data)
     content = {"figure": figure, "quality": quality, "ranked": is_ranked, "is_other_data": is_other}
+    content |= {"table": table, "matches": matches}
     html = fill("compared:tradeoff", **content, bars=any(len(entry.runs) > 1 for entry in comparison.entries))
-    return Section("Quality against compute", "quality", html, [figure])
+    return Section("Quality against compute", "quality", html, [figure], [table])
 
 
 def _is_ranked(comparison: Comparison) -> bool:

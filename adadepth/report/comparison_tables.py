@@ -14,6 +14,7 @@ from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, name_comput
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Verdict, to_json
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.guard import build_or_leave_out
+from adadepth.report.resources import TITLES, average_sizes, describe_matches
 from adadepth.report.run_files import (
     HALTING,
     RIVALS,
@@ -29,6 +30,7 @@ from adadepth.report.run_groups import (
     Parameter,
     Quality,
     Search,
+    choose_unit_macs,
     final,
     format_setting,
     get_shared_metrics,
@@ -36,7 +38,7 @@ from adadepth.report.run_groups import (
 )
 from adadepth.report.section import Section, fill
 from adadepth.report.seeds import describe_seeds
-from adadepth.report.table import Column, Table, format_duration, is_number, percent, text
+from adadepth.report.table import Column, Table, format_duration, has_values, is_number, number, percent, text
 from adadepth.report.verdict import NEEDED, verdict
 
 Spread = Mapping[str, Any]  # `n`, `mean`, and of several values `std`
@@ -228,6 +230,31 @@ def build_run_table(comparison: Comparison) -> Table:
             identity = {"name": entry.label, "seed": seed(run), "folder": str(run.directory)}
             rows.append({**fields, **identity, "status": status})
     return Table("runs", columns, rows)
+
+
+def build_resource_table(comparison: Comparison, quality: Quality) -> tuple[Table, str]:
+    """Build the table of quality, compute, parameters and cache of groups of runs, with a sentence on what is matched.
+
+    Args:
+        comparison: Compared runs.
+        quality: Metric in which they are compared.
+    """
+    macs, rows = choose_unit_macs(comparison.entries), list[dict[str, Any]]()
+    for entry in comparison.entries:
+        sizes = average_sizes([run.run for run in entry.runs])
+        figures = {"quality": entry.figure(quality.name), "compute": entry.figure(macs) if macs else None}
+        means = {name: figure["mean"] for name, figure in figures.items() if figure}
+        rows.append({"run": entry.label, **sizes, **means})
+    unit = "" if macs is None else macs.rpartition("_")[2]
+    columns = [
+        Column("run", "run", text, "text"),
+        Column("quality", quality.name, number),
+        Column("compute", f"MACs per {unit}", "{:.4g}".format),
+        Column("parameters", "parameters", "{:,.0f}".format),
+        Column("cache_bytes_per_token", TITLES["cache_bytes_per_token"], "{:,.0f}".format),
+    ]
+    matches = describe_matches(rows) if len(rows) > 1 else ""
+    return Table("resources", [column for column in columns if has_values(column, rows)], rows), matches
 
 
 _MAX_GROUPS = 5

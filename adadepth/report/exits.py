@@ -244,6 +244,28 @@ def _format_milliseconds(seconds: float) -> str:
     return number(1000 * seconds, 3)
 
 
+def build_saved_table(name: str, study: Mapping[str, Any]) -> Table:
+    """Build the table of quality at given shares of saved compute; it has no rows for runs of earlier versions.
+
+    A rule without a value has no measured point on one side of every share, and is left out.
+    """
+    saved = study.get("saved_compute") or {"shares": [], "rows": []}
+    write = make_number_format(3 if saved.get("measure") == "perplexity" else 4)
+    columns = [
+        Column("rule", "rule", text, "text"),
+        Column("full", "full depth", write),
+        *(Column(f"saved_{share:g}", f"{percent(share)} saved", write) for share in saved["shares"]),
+        Column("points", "measured thresholds"),
+    ]
+    rows = [
+        {"rule": row["rule"], "full": saved["full"], "points": row["points"]}
+        | {f"saved_{share:g}": value for share, value in zip(saved["shares"], row["values"], strict=True)}
+        for row in saved["rows"]
+        if any(value is not None for value in row["values"])
+    ]
+    return Table(f"saved_compute_{name}", columns, rows)
+
+
 _CONTROLS = ("permuted", "mixture")
 
 
@@ -556,6 +578,7 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
             "overthinking_text": describe_overthinking(study),
             "advice_text": format_advice(study),
             "difficulty": build_difficulty_stop_table(name, study),
+            "saved": build_saved_table(name, study),
             "table": build_study_table({name: study}),
         }
         for position, (name, study) in enumerate(sets.items())
@@ -563,7 +586,9 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
     figures = [*_build_figures("exit_rules", panels), *_build_figures("exit_steps", stops)]
     html = fill("exits:exit_rules", studies=study_contents)
     graded = [table for name, study in sets.items() if (table := build_difficulty_stop_table(name, study)).rows]
-    return Section(title, "exit-rules", html, figures, [build_study_table(sets), *graded], of=format_set_sizes(sets))
+    saved = [table for name, study in sets.items() if (table := build_saved_table(name, study)).rows]
+    tables = [build_study_table(sets), *saved, *graded]
+    return Section(title, "exit-rules", html, figures, tables, of=format_set_sizes(sets))
 
 
 def build_study_panels(study: Mapping[str, Any]) -> list[Panel]:

@@ -124,6 +124,8 @@ class RunRecordFields(TypedDict, total=False):
     baselines: dict[str, Any] | None
     precision: str
     parameters: Count
+    parameters_without_embeddings: Count
+    cache_bytes_per_token: JsonNumber
     saved: dict[str, dict[str, WrittenFileFields]]
     stopped_because: str | None
     steps: StepsFields | None
@@ -231,6 +233,6 @@ class MatchedBaselineFields(TypedDict, total=False):
 FILE_TYPES: Mapping[str, Any] = {
     "run.json": RunRecordFields, "config.yaml": ConfigurationFields, "metrics.jsonl": MetricLineFields,
     "sentences.jsonl": SentenceFields, "halting.json": HaltingFields, "exits.json": OfSets, "exit_rules.json": OfSets,
-    "budgets.json": OfRows, "rivals.json": OfRows, "architectures.json": OfRows, "seeds.json": SeedsFields,
-    "texts.json": ReadTextsFields, "matched_baseline.json": MatchedBaselineFields,
+    "budgets.json": OfRows, "rivals.json": OfRows, "states.json": OfRows, "architectures.json": OfRows,
+    "seeds.json": SeedsFields, "texts.json": ReadTextsFields, "matched_baseline.json": MatchedBaselineFields,
 }  # fmt: skip

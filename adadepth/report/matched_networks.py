@@ -10,14 +10,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from adadepth.report.resources import SIZE_FIELDS, TITLES, average_sizes, describe_matches
 from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, has_values, make_number_format, text, to_text
 
 Networks = Sequence[Mapping[str, Any]]  # rows of rivals.json that differ only in the seed
 
-# Networks whose compute differs by at most this share have equal compute.
-EQUAL_COMPUTE = 0.01
 _METRICS = ("/score", "/mlm_loss", "/lm_loss", "/task_loss")
 
 
@@ -101,7 +100,7 @@ def _name_networks(networks: Networks) -> str:
 
 
 def build_rival_table(comparison: Mapping[str, Any]) -> Table:
-    """Build the table of an adaptive network and its matched baselines: depth, compute and quality.
+    """Build the table of an adaptive network and its matched baselines: depth, compute, sizes, quality, and matches.
 
     Values are means over seeds. A column of standard deviations names what it is over: units of an evaluation for the
     depth, and seeds, if there are several, for a metric.
@@ -118,13 +117,17 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
         Column("std", "sd over units", make_number_format(4)),
         Column("macs", "MACs per unit", "{:.4g}".format),
         Column("compute", "compute ratio", make_number_format(4)),
+        *(Column(name, TITLES[name], "{:,.0f}".format) for name in SIZE_FIELDS),
         Column("steps", "steps", text, "text"),
         Column("seeds", "seeds"),
     ]
     for name in names:
         columns.append(Column(name, name.removeprefix("eval/"), make_number_format(4)))
         columns.append(Column(f"{name}/std", "sd over seeds", make_number_format(4)))
+    columns.append(Column("matches", "against the adaptive network", text, "text"))
     rows = [_describe_networks(networks, names, reference) for networks in groups]
+    for row in rows[1:]:
+        row["matches"] = describe_matches([rows[0], row]) or None
     return Table("rivals", [column for column in columns if has_values(column, rows)], rows)
 
 
@@ -141,6 +144,7 @@ def _describe_networks(networks: Networks, names: Sequence[str], reference: floa
         "compute": compute / reference if compute is not None and reference else None,
         "steps": format_steps(get_steps(networks)),
         "seeds": len(networks) if len(networks) > 1 else None,
+        **average_sizes(networks),
     }
     for name in names:
         values = [row["metrics"][name] for row in networks if name in row["metrics"]]

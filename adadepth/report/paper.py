@@ -32,6 +32,7 @@ from adadepth.report import export
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.matched_networks import describe_unequal_steps
 from adadepth.report.quality_pairs import find_error, get_relevant_difference
+from adadepth.report.resources import SIZE_FIELDS, average_sizes
 from adadepth.report.run_files import EXITS, RunFiles, get_run_unit
 from adadepth.report.run_groups import (
     DEPTH,
@@ -338,6 +339,8 @@ def _choose_digits(value: float) -> int:
 def build_csv_table(tables: Sequence[MethodTable]) -> Table:
     """Build the table of all methods with unformatted values: mean, sample standard deviation and n of every figure.
 
+    Parameters and cache bytes per token follow, which are the same for all seeds.
+
     A column beside the times says what they measure.
     """
     names = [quantity.name for quantity in _list_costs(tables)]
@@ -354,14 +357,16 @@ def build_csv_table(tables: Sequence[MethodTable]) -> Table:
             }
             if has_times:
                 cells[_TIME_REMARK] = _describe_time(method.group)
+            cells |= average_sizes([run.run for run in method.group.runs])
             evaluation = find_evaluation_set(method.group.runs[0])
             labels = {"data": table.data, "method": method.name, "metric": table.quality.name}
             sizes = {"evaluation_set": evaluation.name, "sequences": evaluation.sequences, "tokens": evaluation.tokens}
             sizes |= {"parameters": method.parameters}
             test = {"corrected_p": method.p, "degrees_of_freedom": method.freedom, "best": method.is_best}
-            rows.append({**labels, **sizes, **cells, **test})
+            rows.append({**labels, **cells, **sizes, **test})
     columns = [
         *("data", "method", "metric", "evaluation_set", "sequences", "tokens", "parameters"),
+        *(name for name in SIZE_FIELDS if name != "parameters"),
         *spreads,
         *[_TIME_REMARK] * has_times,
         *("corrected_p", "degrees_of_freedom", "best"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adadepth.metrics.directions import is_less_better
@@ -60,6 +60,8 @@ class QualityPair:
             the adaptive model is only named.
         half_of: Number of sequences, if both values are those of one half of them, or None.
         corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
+        size_ratios: Parameters and cache bytes per token of the adaptive model over those of a trained baseline, as
+            far as they were recorded.
     """
 
     key: str
@@ -82,6 +84,7 @@ class QualityPair:
     is_deciding: bool = True
     half_of: int | None = None
     corrected: float | None = None
+    size_ratios: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def gain(self) -> float:
@@ -154,6 +157,7 @@ class QualityPair:
             "depth": self.depth,
             "baseline_depth": self.baseline_depth,
             "compute_ratio": self.compute_ratio,
+            **{f"{name}_ratio": ratio for name, ratio in self.size_ratios.items()},
             "value": self.adaptive,
             "baseline_value": self.baseline,
             "full_depth": self.full_depth,

@@ -25,7 +25,7 @@ from adadepth.runtime.plain_yaml import parse_yaml
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
-MATCHED_BASELINE = "matched_baseline.json"
+MATCHED_BASELINE, STATE_DIAGNOSTICS = "matched_baseline.json", "states.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 TEXTS_FILE = "texts.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"

@@ -47,6 +47,7 @@ from adadepth.report.compute_cost import (
 from adadepth.report.depth_correction import describe_correction, describe_lost_depths
 from adadepth.report.matched_networks import group_networks
 from adadepth.report.quality_pairs import RELEVANT_SCORE, QualityPair
+from adadepth.report.resources import SIZE_FIELDS, TITLES
 from adadepth.report.run_files import (
     RIVALS,
     SEEDS,
@@ -505,6 +506,7 @@ def build_baseline_table(comparisons: Sequence[QualityPair]) -> Table:
         Column("depth", "depth", make_number_format(2)),
         Column("baseline_depth", "depth of the baseline", make_number_format(2)),
         Column("compute_ratio", "compute, relative to the baseline", make_number_format(3)),
+        *(Column(f"{name}_ratio", f"{TITLES[name]}, likewise", make_number_format(3)) for name in SIZE_FIELDS),
         Column("value", "value", make_number_format(4)),
         Column("baseline_value", "value of the baseline", make_number_format(4)),
         Column("full_depth", where="file"),

@@ -97,7 +97,7 @@ def format_latency(latency: Mapping[str, Any]) -> str:
 
 
 SUPERNET, DERIVED, RETRAINED = "supernet", "derived", "retrained"
-_QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character")
+_QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character", "bits_per_byte")
 _INITIALISATION = {RetrainFrom.scratch: "from scratch", RetrainFrom.supernet: "from the supernet"}
 _SEARCH_METRICS = "search_metrics"  # in the record of a run whose supernet is trained
 

@@ -14,6 +14,7 @@ from adadepth.config.modes import modes
 from adadepth.data.batches import get_lengths
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.models.contract import DepthModel
 from adadepth.models.memory_check import check_batch, compute_least_bytes, total_memory
 from adadepth.training.arguments import choose_precision
 from adadepth.training.depth_budget import full_depth
@@ -44,6 +45,25 @@ def check_step_loss(path: str, model: Any) -> None:
     """
     if problem := model.step_loss_problem:
         raise ConfigError(f"checkpoint {path}: {problem}")
+
+
+def check_state_maps(config: ExperimentConfig, model: Any) -> None:
+    """Raise an error if diagnostics of states are configured for a model without a repeated map, or a sharded one.
+
+    Raises:
+        ConfigError: If they cannot be measured.
+    """
+    trainer, setting = config.trainer, "trainer.state_diagnostics=true"
+    if not trainer.state_diagnostics:
+        return
+    if type(model).build_state_maps is DepthModel.build_state_maps:
+        raise ConfigError(
+            f"{setting}: model={config.model.name} does not update one state repeatedly, as looped models, ACT-ALBERT "
+            "and TRM do; leave it false"
+        )
+    for key in ("fsdp", "deepspeed"):
+        if getattr(trainer, key, None):
+            raise ConfigError(f"{setting}: needs a model in one piece, but trainer.{key} is set; leave one of both out")
 
 
 def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, train: Any) -> None:

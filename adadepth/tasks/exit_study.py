@@ -21,6 +21,7 @@ from adadepth.metrics.exit_rule_fitting import fit_rules, try_fit
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
 from adadepth.metrics.halves import select_first_half
+from adadepth.metrics.saved_compute import summarise_saved_compute
 from adadepth.metrics.step_records import StepRecords, get_sequence_numbers
 from adadepth.metrics.step_summary import summarise_steps
 from adadepth.report.exits import format_exit_study, write_exit_study
@@ -265,8 +266,8 @@ def _fit_and_study(
 ) -> tuple[dict[str, Any], list[ExitRule], Tensor]:
     """Fit exit rules that need it, and compare all rules on the examples to which none was fitted.
 
-    Return the comparison, with the recommended rule and the operating points of all rules; the fitted rules; and the
-    mask of the compared examples, boolean (M,).
+    Return the comparison, with the recommended rule, the operating points of all rules, and the quality at given shares
+    of saved compute; the fitted rules; and the mask of the compared examples, boolean (M,).
     """
     fitted, scored = fit_rules(rules, records, sequences, measured["problem"])
     compared = records if scored.all() else records.select(scored)
@@ -275,6 +276,8 @@ def _fit_and_study(
         result["fitted_on"] = len(records) - len(compared)
     result["advice"] = advise(records, sequences, fitted, macs=cost.macs, **measured)
     result["readings"] = readings(records, sequences, fitted, macs=cost.macs, **measured)
+    is_text = measured["problem"] == "language_model"
+    result["saved_compute"] = summarise_saved_compute(result["readings"], is_text=is_text)
     return result, fitted, scored
 
 

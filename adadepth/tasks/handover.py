@@ -22,6 +22,7 @@ from adadepth.config.kinds import get_problem
 from adadepth.config.modes import get_mode_settings
 from adadepth.data import load_labelled_data
 from adadepth.data.text.passages import encode_texts
+from adadepth.evaluation.model_size import count_cached_numbers
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.metrics.exit_pareto import name_units
 from adadepth.prediction.models import build_layout, get_prediction_type, has_generated_symbols, list_end_tokens
@@ -362,19 +363,6 @@ def describe_export(
         rows += _describe_calibration(files, getattr(model.config, "exit_rule", None))
         rows += _describe_depths(files, files.run.get("exit_rule", stored_rule))
     return rows
-
-
-@torch.inference_mode()
-def count_cached_numbers(model: Any, token_ids: list[int]) -> float:
-    """Return how many numbers the cache of a language model stores for a token: 2 h d for every entry of a layer.
-
-    h is the number of heads of keys and values, and d their width. A layer has an entry for every loop that it runs.
-    """
-    cache = model(torch.tensor([token_ids]), use_cache=True).cache
-    if hasattr(cache, "bytes_per_token"):
-        return float(cache.bytes_per_token()) / model.dtype.itemsize
-    tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    return sum(tensor.numel() for tensor in tensors) / len(token_ids)
 
 
 def _describe_calibration(files: RunFiles, rule: str | None) -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 
 from adadepth.config import ExperimentConfig, Mode, Task
 from adadepth.config.experiment import Kept
+from adadepth.evaluation import state_diagnostics
+from adadepth.evaluation.model_size import count_other_parameters, measure_cached_bytes
 from adadepth.metrics.grid_examples import draw_example_text
 from adadepth.metrics.metric_names import SPEEDUPS
 from adadepth.report.baseline_comparison import to_json
@@ -18,7 +20,7 @@ from adadepth.report.compute_cost import describe_speeds
 from adadepth.report.depth_by_class import format_adaptation_warning
 from adadepth.report.example_sentences import build_sentence_table
 from adadepth.report.pages import RunReport, draw_figures, write_report
-from adadepth.report.run_files import REPORT
+from adadepth.report.run_files import REPORT, STATE_DIAGNOSTICS, write_json
 from adadepth.runs.directory import MODEL, Run, get_owner
 from adadepth.runs.hub import push
 from adadepth.runs.model_card import CARD, write_card
@@ -93,6 +95,37 @@ def finish_adapters(config: ExperimentConfig, run: Run, trainer: DepthTrainer) -
     return True
 
 
+def count_parameters(model: PreTrainedModel) -> dict[str, int]:
+    """Return the fields of a run's record with the numbers of all, non-embedding and trainable parameters."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return {
+        "parameters": sum(size for size, _ in sizes),
+        "parameters_without_embeddings": count_other_parameters(model),
+        "trainable_parameters": sum(size for size, is_trained in sizes if is_trained),
+    }
+
+
+def write_state_diagnostics(config: ExperimentConfig, run: Run, trainer: DepthTrainer) -> None:
+    """Write diagnostics of the states of every update to states.json, with `trainer.state_diagnostics`."""
+    if config.trainer.state_diagnostics and trainer.is_world_process_zero():
+        name, dataset = next(iter(trainer.evaluation_sets.items()))
+        write_json(
+            run.directory / STATE_DIAGNOSTICS, {"set": name, **state_diagnostics.diagnose_states(trainer, dataset)}
+        )
+
+
+def measure_cache(trainer: DepthTrainer) -> dict[str, float]:
+    """Return the field of a run's record with the bytes that a token takes in the cache of a language model.
+
+    It is measured on the first evaluated text. There is none for models without a cache, nor where parameters are
+    sharded over processes.
+    """
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or not trainer.is_world_process_zero():
+        return {}
+    size = measure_cached_bytes(trainer.unwrapped_model, next(iter(trainer.evaluation_sets.values()))[0])
+    return {} if size is None else {"cache_bytes_per_token": size}
+
+
 def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder: str, **facts: Any) -> None:
     """Save the trained model in the run directory, and record it in the run's record.
 
@@ -113,6 +146,7 @@ def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder
         best_checkpoint=None if best is None else Path(best).name,
         selected=describe_selection(trainer.args, trainer.state),
         steps={"done": trainer.state.global_step, "planned": trainer.state.max_steps},
+        **measure_cache(trainer),
         **facts,
     )
     if is_main:

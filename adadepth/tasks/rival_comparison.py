@@ -15,6 +15,7 @@ from adadepth.report.difficulty import format_rival_difficulty, get_difficulty_s
 from adadepth.report.matched_networks import format_rivals
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.quality_pairs import find_errors
+from adadepth.report.resources import get_sizes
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, is_summary_of_seeds, read_run, write_json
 from adadepth.runs.directory import RECORD, read_record, write_jsonable
 from adadepth.runtime.console import RESULT, say
@@ -23,7 +24,7 @@ from adadepth.tasks.report import build_run_report, show_last_screen
 
 
 def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
-    """Return a network's row for rivals.json: type, depth, compute, metrics, and errors of metrics.
+    """Return a network's row for rivals.json: type, depth, compute, parameters, cache, metrics, and errors of metrics.
 
     The task loss is left out if it is not that of the decided depths. Early exits weight the losses of all exits, which
     a network with one exit does not have.
@@ -44,6 +45,7 @@ def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
         "std": updates["std"],
         "max_depth": halting["max_depth"],
         **{name: cost[name] for name in ("executed_macs", "adaptive_macs") if name in cost},
+        **get_sizes(files),
         "difficulty": {name: table["rows"] for name, table in get_difficulty_sets(halting).items()},
         "steps": (record.get("steps") or {}).get("done"),
         "seconds": record.get("wall_time_s"),

@@ -18,7 +18,8 @@ from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.config.fingerprint import hash_result_settings
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.registry import family
-from adadepth.report.matched_networks import EQUAL_COMPUTE, average_compute
+from adadepth.report.matched_networks import average_compute
+from adadepth.report.resources import EQUAL_COMPUTE
 from adadepth.report.run_files import SEEDS, RunFiles, read_run, read_seed_runs, write_json
 from adadepth.report.seeds import summarise_seeds
 from adadepth.runs.commands import is_given

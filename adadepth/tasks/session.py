@@ -21,7 +21,7 @@ from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.runtime.files import convert_full_disk_errors
 from adadepth.tasks import results
-from adadepth.tasks.checks import check_batches, check_memory
+from adadepth.tasks.checks import check_batches, check_memory, check_state_maps
 from adadepth.tasks.extensions import build_extensions, prepare_model
 from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, store_identity
 from adadepth.tasks.log_messages import describe_end, describe_start, format_interruption, report_interruption
@@ -104,6 +104,7 @@ class Session:
         Returns:
             The final metrics, and the run directory.
         """
+        check_state_maps(self.config, self.model)
         prepare_model(self.config, self.model)
         session, args = self.with_extensions(), self.args
         session.data = check_initial_tokenizer(self.config, session.data)
@@ -134,6 +135,7 @@ class Session:
             finish: Function called with the session before the metrics are stored.
         """
         check_weights(self.model, path)
+        check_state_maps(self.config, self.model)
         description = describe_evaluated_model(self.model, path)  # `finish` may set other depths
         session = self.with_extensions()
         session.config = config = record_loaded_settings(self.config, self.model)
@@ -141,10 +143,12 @@ class Session:
         with session.open(directory):
             session.trainer.state.global_step = find_trained_step(path) or 0
             session.trainer.evaluate()
+            results.write_state_diagnostics(config, session.run, session.trainer)
             if finish is not None:
                 finish(session)
             metrics = session.tracking.last_metrics
-            session.run.update(final_metrics=metrics, evaluated=path, **description)
+            size = results.measure_cache(session.trainer)
+            session.run.update(final_metrics=metrics, evaluated=path, **description, **size)
             return metrics
 
     def with_extensions(self) -> Self:
@@ -191,10 +195,7 @@ class Session:
                     data=self.data.summary,
                     baselines=self.baselines,
                     precision=choose_precision(config.trainer),
-                    parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-                    trainable_parameters=sum(
-                        parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad
-                    ),
+                    **results.count_parameters(self.model),
                 )
                 tracker = open_tracker(config, self.run, *position)
                 last.enter_context(finish_tracker_afterwards(tracker))
@@ -251,6 +252,7 @@ class Session:
         results.show_grid(trainer)
         results.warn_of_depth(trainer)
         results.time_executions(self.config, self.run, trainer, tracking, training_seconds)
+        results.write_state_diagnostics(self.config, self.run, trainer)
         metrics = tracking.last_metrics
         results.save_model(self.config, self.run, trainer, folder, final_metrics=metrics, stopped_because=stop.reason)
         if (objective := metrics.get(self.config.optimise)) is not None:

@@ -35,7 +35,7 @@ SMALL = (
 def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Return a text of so many blocks that the checkpoint of the second update lies within the first epoch."""
     file = tmp_path_factory.mktemp("corpus") / "text.txt"
-    file.write_text("".join(f"line {number} of it\n{'' if number % 3 else chr(10)}" for number in range(40)))
+    file.write_text("".join(f"líne {number} of it\n{'' if number % 3 else chr(10)}" for number in range(40)))
     return "dataset=causal_text", f"dataset.path={file}", *SMALL
 
 
@@ -58,6 +58,7 @@ def test_a_run_logs_the_loss_of_every_loop(trained_run: Path) -> None:
     nats = metrics["eval/loss"] * exits["n"]
     assert metrics["eval/word_perplexity"] == pytest.approx(math.exp(nats / summary["words"]))
     assert metrics["eval/bits_per_character"] == pytest.approx(nats / math.log(2) / summary["characters"])
+    assert metrics["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / summary["bytes"])
     assert "Loss of every step" in (trained_run / "report.html").read_text(encoding="utf-8")
 
 

@@ -137,7 +137,9 @@ def test_perplexities_are_those_of_a_plain_loop(tmp_path):
     assert metrics["eval_loss"] == pytest.approx(total / (len(tokens) - 1), rel=1e-5)
     assert metrics["eval_perplexity"] == pytest.approx(math.exp(total / (len(tokens) - 1)), rel=1e-4)
     assert metrics["eval_word_perplexity"] == pytest.approx(math.exp(total / words), rel=1e-4)
-    assert metrics["eval_bits_per_character"] == pytest.approx(total / math.log(2) / len("".join(held_out)), rel=1e-5)
+    characters, size = len("".join(held_out)), len("".join(held_out).encode())
+    assert metrics["eval_bits_per_character"] == pytest.approx(total / math.log(2) / characters, rel=1e-5)
+    assert metrics["eval_bits_per_byte"] == pytest.approx(total / math.log(2) / size, rel=1e-5)
 
 
 def test_a_supernet_is_evaluated_in_three_ways_and_as_the_original(tmp_path):

@@ -143,7 +143,13 @@ def test_both_neighbours_of_the_compute_are_trained_at_their_depth(name: str, tm
     assert compute[high] + (most - high) * update == pytest.approx(full, rel=0.02)
     for row in rivals:
         assert row["std"] == 0
-        assert count_calls(load_model(Path(row["run"])), case.module) == case.count_calls(row["depth"])
+        model = load_model(Path(row["run"]))
+        assert row["parameters"] == sum(weight.numel() for weight in model.parameters())
+        if name in ("looped text", "early_exit text"):  # keys and values of every layer that runs, two bytes a number
+            keys = getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads
+            width = keys * model.config.hidden_size // model.config.num_attention_heads
+            assert row["cache_bytes_per_token"] == 2 * 2 * width * case.count_calls(row["depth"])
+        assert count_calls(model, case.module) == case.count_calls(row["depth"])
         assert row["seed"] == adaptive["seed"]
         assert row["n"] == adaptive["n"]
 

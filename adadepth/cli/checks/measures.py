@@ -13,7 +13,9 @@ from adadepth.metrics.task_metrics import check_metrics
 from adadepth.metrics.unit_costs import TIME, UNIT_MACS
 from adadepth.models.registry import Family, families, family, join_alternatives, list_families_with_head
 
-_QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")
+_QUALITY = (
+    "loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character", "bits_per_byte",
+)  # fmt: skip
 _CORRELATED = ("length", "difficulty", "loss")
 _SLOT_LOGS = ("halted", "exact_accuracy", "halting_steps")  # of `TrainingSlots`
 # Metrics that a run logs, by prefix. N is any number, CLASS the name of a class, LOSS that of a part of the loss,

@@ -82,6 +82,14 @@ COLUMNS = (
         "correlation with difficulty",
         "This column has the Spearman correlation between a unit's number of updates and its known difficulty.",
     ),
+    (
+        "saved compute",
+        "Tables with this title have the score of every exit rule, or the perplexity of a language model, with 5, 10, "
+        "20 and 30% of the compute of full depth saved, and at full depth of the same network. A value lies on the "
+        "line of score against compute between two measured thresholds of one rule, or between two fixed depths of "
+        "one network. A dash means that no measured thresholds enclose this compute, with every seed. There are no "
+        "values between separately trained networks.",
+    ),
     ("selected setting", "This column lists the settings or thresholds that were selected for the seeds."),
     (
         "updates above the oracle",

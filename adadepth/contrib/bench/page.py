@@ -50,6 +50,7 @@ from adadepth.contrib.bench.recommendations import (
     make_error_columns,
     select_task,
 )
+from adadepth.contrib.bench.saved_compute import build_saved_table
 from adadepth.errors import CheckpointError
 from adadepth.metrics.exit_pareto import SETTLED
 from adadepth.metrics.significance import average_over_seeds
@@ -181,13 +182,14 @@ def build_bench_sections(results: Results, descriptions: Mapping[str, str], miss
 
 
 def build_set_tables(task: str, set_name: str, runs: Results) -> list[tuple[str, Table]]:
-    """Build the tables of one evaluation set: equal steps, equal compute, exit rules, and overthinking."""
+    """Build the tables of one evaluation set: equal steps, equal compute, saved compute, exit rules, overthinking."""
     name, title = f"{task}_{set_name}", f"{task}, set {set_name}"
     equal_steps, equal_compute = select_equal_steps(runs), select_equal_compute(runs)
     tables = [(f"{title}: methods after equal steps", build_task_table(name, set_name, equal_steps))]
     if equal_compute:
         table = build_task_table(f"{name}_equal_compute", set_name, equal_compute)
         tables.append((f"{title}: methods after equal training compute", table))
+    tables += [(f"{title}: saved compute", table) for table in build_saved_table(task, set_name, equal_steps)]
     tables += [(f"{title}: exit rules", table) for table in build_rules_table(task, set_name, equal_steps)]
     overthinking = build_overthinking_table(task, set_name, equal_steps)
     return tables + [(f"{title}: overthinking", table) for table in overthinking]

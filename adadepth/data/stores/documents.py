@@ -86,18 +86,19 @@ def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
 
 @dataclass(frozen=True)
 class LineStore(StoredArrays):
-    """Store of a text: token ids, and cumulative counts of tokens, words and characters for its lines.
+    """Store of a text: token ids, and cumulative counts of tokens, words, characters and bytes for its lines.
 
     Attributes:
         tokens: Token ids, (tokens,) uint16, or uint32 if the vocabulary needs it.
-        lines: Number of tokens, words and characters before each line, followed by the totals, (lines + 1, 3) int64.
+        lines: Number of tokens, words, characters and UTF-8 bytes before each line, followed by the totals,
+            (lines + 1, 4) int64.
     """
 
     tokens: np.ndarray
     lines: np.ndarray
 
     def counts(self, most_tokens: int | None = None) -> dict[str, int]:
-        """Return the number of lines, tokens, words and characters of the text.
+        """Return the number of lines, tokens, words, characters and UTF-8 bytes of the text.
 
         With ``most_tokens``, only the first whole lines with at most that many tokens are counted, but at least one
         line.
@@ -105,8 +106,8 @@ class LineStore(StoredArrays):
         last = len(self.lines) - 1
         if most_tokens is not None:
             last = min(max(int(np.searchsorted(self.lines[:, 0], most_tokens, side="right")) - 1, 1), last)
-        tokens, words, characters = self.lines[last].tolist()
-        return {"lines": last, "tokens": tokens, "words": words, "characters": characters}
+        tokens, words, characters, size = self.lines[last].tolist()
+        return {"lines": last, "tokens": tokens, "words": words, "characters": characters, "bytes": size}
 
     def word_counts(self, size: int) -> np.ndarray:
         """Return the number of occurrences in the text of each token id below ``size``, (size,) int64."""
@@ -144,14 +145,19 @@ def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
             writer.append(firsts=batch)
 
 
+def count_text(text: str) -> tuple[int, int, int]:
+    """Return the number of words, characters and UTF-8 bytes of a text."""
+    return len(text.split()), len(text), len(text.encode())
+
+
 def build_line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encoding:
     """Return the `Encoding` that tokenises lines, without their line ends, into the arrays of a `LineStore`.
 
     Args:
         tokenizer: Tokenizer with an end-of-sequence token.
-        append_eos: Whether the end-of-sequence token follows every line and counts as a word and as a character.
+        append_eos: Whether the end-of-sequence token follows every line and counts as a word, a character and a byte.
     """
-    arrays: dict[str, DTypeLike] = {"tokens": choose_token_type(tokenizer), "lines": (np.int64, 3)}
+    arrays: dict[str, DTypeLike] = {"tokens": choose_token_type(tokenizer), "lines": (np.int64, 4)}
     return Encoding(partial(_encode_lines, tokenizer, append_eos), arrays, ("lines",))
 
 
@@ -159,7 +165,7 @@ def _encode_lines(tokenizer: PreTrainedTokenizerFast, append_eos: bool, lines: l
     end = [tokenizer.eos_token_id] if append_eos else []
     encoded = [ids + end for ids in encode_sentences(tokenizer, lines)]
     sizes = [
-        (len(ids), len(line.split()) + len(end), len(line) + len(end)) for ids, line in zip(encoded, lines, strict=True)
+        (len(ids), *(count + len(end) for count in count_text(line))) for ids, line in zip(encoded, lines, strict=True)
     ]
     tokens = np.fromiter(chain.from_iterable(encoded), choose_token_type(tokenizer))
-    return {"tokens": tokens, "lines": np.array(sizes, dtype=np.int64).reshape(-1, 3)}
+    return {"tokens": tokens, "lines": np.array(sizes, dtype=np.int64).reshape(-1, 4)}

@@ -43,12 +43,13 @@ class CausalExamples(Dataset[dict[str, Any]]):
     """Base class of independent examples for a causal language model, with the counts of the text that they predict.
 
     Args:
-        counts: Number of ``tokens`` to predict, and of ``words`` and ``characters`` of the text.
+        counts: Number of ``tokens`` to predict, and of ``words``, ``characters`` and UTF-8 ``bytes`` of the text.
         documents: Number of documents.
     """
 
     def __init__(self, counts: Mapping[str, int], documents: int) -> None:
         self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
+        self.bytes = counts["bytes"]
         self.documents = documents
 
 
@@ -212,7 +213,7 @@ def _open_pieces(
 
     encoding, workers = build_piece_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
     key = digest(digest_text(text, tokenizer, dataset), separator)
-    tokens = ensure_texts(root, f"{name}-pieces-{key}", pieces, encoding, workers, text.characters, text.sources)
+    tokens = ensure_texts(root, f"{name}-pieces-bytes-{key}", pieces, encoding, workers, text.characters, text.sources)
     folder = ensure_arrays(
         root,
         f"{name}-piece-documents-{digest(text.key(), separator)}",

@@ -128,7 +128,7 @@ class StreamBatches(Dataset[dict[str, Any]]):
     rows begin here and have no memory.
 
     Attributes:
-        tokens, words, characters: Counts for the part of the text that is read.
+        tokens, words, characters, bytes: Counts for the part of the text that is read.
         steps_per_epoch: Number of updates that read the first stream once.
     """
 
@@ -143,6 +143,7 @@ class StreamBatches(Dataset[dict[str, Any]]):
         self.share = share
         self.two_phase = two_phase
         self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
+        self.bytes = counts["bytes"]
         self.steps_per_epoch = next(iter(self.streams.values())).steps
 
     def __len__(self) -> int:

@@ -76,7 +76,7 @@ class Conversations(CausalExamples):
 
     Args:
         conversations: Token ids and labels of every conversation, each (T,) int64.
-        counts: See `CausalExamples`. Words and characters are those of the answers.
+        counts: See `CausalExamples`. Words, characters and bytes are those of the answers.
         examples: Numbers of the conversations of every example; None: one conversation per example.
     """
 
@@ -135,7 +135,7 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> RunDa
         use: {
             "documents": len(rows[use]), "blocks": len(examples), "tokens": examples.tokens,
             "tokens_used": examples.tokens, "words": examples.words, "characters": examples.characters,
-            "tokens_per_word": examples.tokens / max(examples.words, 1),
+            "bytes": examples.bytes, "tokens_per_word": examples.tokens / max(examples.words, 1),
         }
         for use, examples in sets.items()
     }  # fmt: skip
@@ -228,6 +228,7 @@ def _encode_all(
         "tokens": int(sum((labels != IGNORE).sum() for _, labels in rows)),
         "words": sum(len(answer.split()) for answer in answers),
         "characters": sum(map(len, answers)),
+        "bytes": sum(len(answer.encode()) for answer in answers),
     }
     if not counts["words"]:
         contents = (

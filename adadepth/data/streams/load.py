@@ -105,7 +105,7 @@ def open_line_store(
 ) -> LineStore:
     """Return the tokens of the lines of a text; tokenise it first if the cache lacks them."""
     encoding, workers = build_line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
-    key = f"{name}-lines-{digest_text(text, tokenizer, dataset)}"
+    key = f"{name}-lines-bytes-{digest_text(text, tokenizer, dataset)}"
     return LineStore.open(ensure_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.data.stores.documents import count_text
 from adadepth.data.stores.mmap_arrays import choose_token_type
 from adadepth.data.stores.parallel_tokenisation import Arrays, Encoding
 from adadepth.data.text.tokenizer import encode_sentences
@@ -61,9 +62,9 @@ def build_piece_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -
 
     Args:
         tokenizer: Tokenizer with an end-of-sequence token.
-        append_eos: Whether the end-of-sequence token follows every document and counts as a word and as a character.
+        append_eos: Whether the end-of-sequence token follows every document, as a word, a character and a byte.
     """
-    arrays: dict[str, DTypeLike] = {"tokens": choose_token_type(tokenizer), "lines": (np.int64, 3)}
+    arrays: dict[str, DTypeLike] = {"tokens": choose_token_type(tokenizer), "lines": (np.int64, 4)}
     return Encoding(partial(_encode_pieces, tokenizer, append_eos), arrays, ("lines",))
 
 
@@ -83,10 +84,10 @@ def _encode_pieces(tokenizer: PreTrainedTokenizerFast, append_eos: bool, texts: 
         end = [] if after or not append_eos else [tokenizer.eos_token_id]
         ids = _drop_start(ids, starts) if before else ids
         tokens.append(ids[: len(ids) - after_sizes.get(after, 0)] + end)
-        sizes.append((len(tokens[-1]), len(piece.split()) + len(end), len(piece) + len(end)))
+        sizes.append((len(tokens[-1]), *(count + len(end) for count in count_text(piece))))
     return {
         "tokens": np.fromiter(chain.from_iterable(tokens), choose_token_type(tokenizer)),
-        "lines": np.array(sizes, dtype=np.int64).reshape(-1, 3),
+        "lines": np.array(sizes, dtype=np.int64).reshape(-1, 4),
     }
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -24,7 +25,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.controller import smooth_depth
 from adadepth.errors import ConfigError
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.act import update_stream
+from adadepth.halting.trace import DepthTrace, StateMaps, Work
 from adadepth.halting.units import count_unit_macs
 from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig, refuse_ragged
 from adadepth.models.albert_act.ragged import PackedPositions, build_positions, run_ragged
@@ -252,6 +254,24 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
     def _encoder(self) -> AlbertActTransformer:
         base: Any = self.base_model  # this model, or a head's attribute `albert`
         return base.encoder
+
+    def build_state_maps(self, batch: Mapping[str, Tensor]) -> StateMaps:
+        """Return x_0 and the map x_{n-1} -> x_n of every update, with the halting probability as weight if it is read.
+
+        A halting unit with a memory reads that before its first update.
+        """
+        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+        base: Any = self.base_model
+        inputs = (batch[name].flatten(0, -2) if name in batch else None for name in names)
+        start, encoder = base.start(*inputs), self._encoder
+        positions = build_positions(self.config, start.valid, start.mask, {}, None)
+        first, memory = positions.enter(start.state), encoder.albert_layer.act.start(start.state)
+
+        def update(step: int, state: Tensor) -> Tensor:
+            output, probability, _ = encoder.propose(state, memory, positions, step)
+            return update_stream(encoder.state_rule, state, output, probability, start.valid)
+
+        return StateMaps(first, start.valid, [partial(update, step) for step in range(1, self.max_updates + 1)])
 
     def price(self, trace: DepthTrace) -> Work:
         """Return the MACs of a batch from its depth trace. With a fixed depth, the halting unit does not run."""

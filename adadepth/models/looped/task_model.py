@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from adadepth.halting.exit_rules import (
     check_rule,
     parse_rule,
 )
-from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
+from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, StateMaps, Work
 from adadepth.halting.units import count_unit_macs
 from adadepth.models.depth.engine import ExitRuleKnob
 from adadepth.models.depth.outputs import StepMacs, price_steps
@@ -42,9 +43,13 @@ from adadepth.models.looped.objectives import (
     text_uniforms,
 )
 from adadepth.models.looped.settings import Objective
+from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CacheOutput
 from adadepth.models.shared.halting_settings import find_loss_problems
 from adadepth.runtime.devices import select_float64_device, upload
+
+# Inputs on which the states depend, beside the tokens.
+_OF_STATES = ("attention_mask", "position_ids", "documents", "token_type_ids")
 
 
 @dataclass
@@ -292,6 +297,20 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         moves = all_loops and not self.training
         reading = LoopReading(slots, head, rule, real, all_loops, states, moves, call.generator)
         return run_loops(self.model, run, reading), rule
+
+    def build_state_maps(self, batch: Mapping[str, Tensor]) -> StateMaps:
+        """Return the first state of a batch, joined with the low-level state, and the map of every loop."""
+        run = self.model.begin(**{name: batch.get(name) for name in ("input_ids", *_OF_STATES)})
+
+        def run_loop(done: int, state: Tensor) -> Tensor:
+            high = self.model.split_state(state)[0]
+            normed = high if self.config.state_norm == "fed" else self.model.norm(high)
+            looping = replace(run, state=state, normed=normed if done else None, done=done)
+            self.model.loop_once(looping)
+            return looping.state
+
+        real = find_real_tokens(batch.get("attention_mask"), run.embedded.shape[:2], run.embedded.device)
+        return StateMaps(run.state, real, [partial(run_loop, done) for done in range(run.loops)])
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
         """Return the number of activation values stored for loops with gradients, by part of the model.

@@ -23,7 +23,7 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import DataError
 from adadepth.halting.exit_rules import ExitRule
-from adadepth.halting.trace import DepthTrace, Execution, Work
+from adadepth.halting.trace import DepthTrace, Execution, StateMaps, Work
 from adadepth.models.depth.engine import ExitRuleKnob, resolve_exit_rule, run_steps, runs_all
 from adadepth.models.depth.outputs import StepwiseOutput, stepwise_output
 from adadepth.models.loading import describe_place, take_config_fields
@@ -380,6 +380,22 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             reasoning = self.network(reasoning + context, rotation)
         network = self.network if self.config.answer_layers is None else self.answer_network
         return network(answer + reasoning, rotation), reasoning
+
+    def build_state_maps(self, batch: Mapping[str, Tensor]) -> StateMaps:
+        """Return the first answer and reasoning state (y, z), joined along the width, and the map of every step."""
+        cells, kinds = batch["input_ids"], batch.get("puzzle_kinds")
+        embedded = self.embed(cells, cells.new_zeros(len(cells)) if kinds is None else kinds)
+        rotation = self._compute_rotation(embedded)
+
+        def run_step(state: Tensor) -> Tensor:
+            answer, reasoning = state.chunk(2, dim=-1)
+            for _ in range(self.config.cycles):
+                answer, reasoning = self.cycle(embedded, answer, reasoning, rotation)
+            return torch.cat([answer, reasoning], dim=-1)
+
+        start = torch.cat(self.start(len(embedded)), dim=-1)
+        valid = torch.ones(start.shape[:2], dtype=torch.bool, device=start.device)
+        return StateMaps(start, valid, [run_step] * self.max_updates)
 
     def read(self, answer: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of the cells, (A, L, V), and the logit that the answer is right, float32 (A,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from adadepth.contrib.bench.page import (
     read_results,
     to_markdown,
 )
+from adadepth.contrib.bench.saved_compute import build_saved_table
 from tests.scripts_support import load_script
 
 
@@ -65,6 +67,34 @@ def test_rules_are_means_over_seeds() -> None:
     assert "0.8500 ± 0.0505" in page
     assert "(n = 2 seeds). No task of this bench has both groups: adaptive depth and fixed depth." in page
     assert "(figures/hops.svg)" in page
+
+
+def test_saved_compute_is_interpolated_for_every_seed_and_averaged() -> None:
+    """Fixed depths of 1, 2 and 4 updates with losses that fall; the margins enclose 10 to 30 % of saved compute."""
+    results = [make_result(seed, 0.9) for seed in (0, 1)]
+    for seed_result in results:
+        readings, gain = seed_result["sets"]["inside"]["readings"], 0.2 * seed_result["seed"]
+        (base,) = readings.pop("margin")
+        readings["fixed"] = [base | {"macs": 10.0 * k, "score": -2.0 - 1 / k + gain} for k in (1, 2, 4)]
+        readings["margin"] = [base | {"macs": compute, "score": score} for compute, score in ((20, -2.6), (36, -2.2))]
+        readings["kl"] = [base | {"macs": 38.5, "score": -2.0}]
+    (table,) = build_saved_table("hops", "inside", results)
+    fixed, margin = table.rows
+    assert [row["exit_rule"] for row in table.rows] == ["fixed", "margin"]
+    # at 36 of 40: a fifth of the way from 4 to 2 updates; the loss is averaged over seeds before the exponential
+    assert fixed["saved_0"] == pytest.approx(math.exp(2.25 - 0.1))
+    assert fixed["saved_0.1"] == pytest.approx(math.exp(2.25 + 0.2 * 0.25 - 0.1))
+    assert [margin.get(f"saved_{share}") for share in (0.05, 0.1, 0.2, 0.3)] == [
+        None, *(pytest.approx(math.exp(loss)) for loss in (2.2, 2.3, 2.4))
+    ]  # fmt: skip
+    for seed_result in results:  # two separately trained networks of one method
+        for point in seed_result["sets"]["inside"]["readings"]["margin"]:
+            point["macs"] -= 1
+        seed_result["setting"] = ["model.num_loops=4"]
+    other = copy.deepcopy(results)
+    for seed_result in other:
+        seed_result["setting"] = ["model.num_loops=2"]
+    assert not build_saved_table("hops", "inside", [*results, *other])
 
 
 def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:

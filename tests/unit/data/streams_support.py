@@ -7,7 +7,7 @@ from typing import Any
 
 from adadepth.config import Source, StreamConfig
 
-LINES = [f"{'The' if n % 3 else 'A'} cat number {n} sat  down ." * (n % 4) for n in range(40)]  # every fourth is blank
+LINES = [f"{'The' if n % 3 else 'A'} cat number {n} sât  down ." * (n % 4) for n in range(40)]  # every fourth is blank
 
 
 ROWS = {"train_rows": 2, "evaluation_rows": 1}

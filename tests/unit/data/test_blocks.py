@@ -23,7 +23,7 @@ START = 1
 def make_blocks(sizes: list[int], length: int) -> TextBlocks:
     """Return blocks of documents whose tokens count up from 10."""
     total = sum(sizes)
-    lines = np.arange(total + 1)[:, None] * np.array([1, 1, 2])
+    lines = np.arange(total + 1)[:, None] * np.array([1, 1, 2, 3])
     store = LineStore(np.arange(10, 10 + total, dtype=np.uint16), lines)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return TextBlocks(store, offsets, length, START, store.counts())
@@ -125,7 +125,7 @@ def test_a_text_without_a_token_is_refused(tmp_path: Path) -> None:
 
 
 def test_documents_without_a_token_are_skipped() -> None:
-    store = LineStore(np.arange(4), np.array([[0, 0, 0], [2, 1, 1], [2, 1, 1], [4, 2, 2]]))
+    store = LineStore(np.arange(4), np.array([[0, 0, 0, 0], [2, 1, 1, 1], [2, 1, 1, 1], [4, 2, 2, 2]]))
     assert LineDocuments(np.array([1, 2])).offsets(store, 4).tolist() == [0, 2, 4]
     assert LineDocuments(np.array([1, 2])).offsets(store, 2).tolist() == [0, 2]
 

@@ -158,7 +158,7 @@ def test_answers_of_weight_0_are_read_but_not_predicted(tmp_path: Path) -> None:
     text, trained, data = read(tmp_path, row)
     assert "bad" in text
     assert trained == "good<|end|>\n"
-    assert (data.words, data.characters) == (1, 4)
+    assert (data.words, data.characters, data.bytes) == (1, 4, 4)
 
 
 def test_tools_and_arguments_reach_the_template(tmp_path: Path) -> None:

@@ -61,8 +61,10 @@ def test_every_line_is_read_once_and_in_order(tmp_path: Path, append_eos: bool) 
         assert decode_words(data, batches) == replace_unknown(data, words)
         characters = sum(map(len, lines)) + append_eos * len(lines)
         counts = {"lines": len(lines), "tokens": len(words), "words": len(words), "characters": characters}
+        counts["bytes"] = len("".join(lines).encode()) + append_eos * len(lines)
         assert data.summary[name].items() >= counts.items()
-        assert (batches.tokens, batches.words, batches.characters) == (len(words), len(words), characters)
+        sizes = (batches.tokens, batches.words, batches.characters, batches.bytes)
+        assert sizes == (len(words), len(words), characters, counts["bytes"])
     assert not data.test
     assert data.train.steps_per_epoch == len(data.train) == ceil(ceil(data.train.tokens / 2) / 4)
     assert data.summary["train"]["tokens_per_word"] == 1.0

@@ -18,9 +18,9 @@ EOS, PAD = 1, 0
 
 
 def make_store(tokens: int, folder: Path | None = None) -> LineStore:
-    """Return tokens that count up from 10, in lines of one token, one word and two characters."""
+    """Return tokens that count up from 10, in lines of one token, one word, two characters and three bytes."""
     values = np.arange(10, 10 + tokens, dtype=np.uint16)
-    lines = np.arange(tokens + 1)[:, None] * np.array([1, 1, 2])
+    lines = np.arange(tokens + 1)[:, None] * np.array([1, 1, 2, 3])
     if folder is None:
         return LineStore(values, lines)
     np.save(folder / "tokens.npy", values)
@@ -138,13 +138,13 @@ def test_pickled_batches_hold_no_tokens(tmp_path: Path) -> None:
 
 
 def test_whole_lines_are_counted() -> None:
-    lines = np.array([[0, 0, 0], [3, 2, 9], [3, 2, 9], [10, 6, 30]])
+    lines = np.array([[0, 0, 0, 0], [3, 2, 9, 9], [3, 2, 9, 9], [10, 6, 30, 31]])
     store = LineStore(np.zeros(10, np.uint16), lines)
 
     def count_lines(most: int | None) -> tuple[int, ...]:
         return tuple(store.counts(most).values())
 
-    whole, first = (3, 10, 6, 30), (2, 3, 2, 9)
+    whole, first = (3, 10, 6, 30, 31), (2, 3, 2, 9, 9)
     assert [count_lines(most) for most in (None, 10, 11)] == [whole] * 3
     assert [count_lines(most) for most in (3, 4, 9)] == [first] * 3
-    assert count_lines(2) == (1, 3, 2, 9)  # one line at least
+    assert count_lines(2) == (1, 3, 2, 9, 9)  # one line at least

@@ -15,7 +15,7 @@ from tests.unit.models.looped import looped_support as looped
 
 BATCH = {"input_ids": exits.IDS, "labels": exits.IDS, "attention_mask": torch.ones_like(exits.IDS)}
 DATA: Any = SimpleNamespace(tokenizer=SimpleNamespace(convert_ids_to_tokens=str))
-BLOCKS: Any = SimpleNamespace(tokens=24, words=12, characters=60)
+BLOCKS: Any = SimpleNamespace(tokens=24, words=12, characters=60, bytes=60)
 
 
 def evaluate(model: Any) -> dict[str, float]:

@@ -12,6 +12,7 @@ from hydra_plugins.adadepth_sweepers import choose_direction
 from tests.configs.support import configured
 
 LOWER = ("loss", "eval_loss", "eval/task_loss", "lm_loss_step_2", "perplexity", "bits_per_character", "mse", "mae")
+LOWER += ("bits_per_byte",)
 
 
 def test_errors_are_better_when_lower_and_scores_when_higher() -> None:

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from adadepth.halting.exit_rules import ExitRule, apply_rule, parse_rule
 from adadepth.metrics.exit_rule_selection import KEEP, advise, readings
 from adadepth.metrics.step_records import StepRecords
 from adadepth.report.exits import format_advice
+from tests.unit.metrics.exits_support import EXAMPLES, N, count_macs, make_records
 
-N, EXAMPLES = 6, 300
 RULES = ["margin:0.5", "patience:2", "fixed:6"]
-
-
-def count_macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
-    return float((steps.double() * (10 + ("logits" in reads)) * records.lengths).sum())
-
-
-def make_records(sure_when_wrong: float = 0.0) -> StepRecords:
-    """Return examples of which example i is right from step d_i on, and sure then; before, it is wrong and unsure."""
-    generator = torch.Generator().manual_seed(0)
-    needed = torch.randint(1, N + 1, (EXAMPLES,), generator=generator)
-    labels = torch.randint(0, 3, (EXAMPLES,), generator=generator)
-    knows = torch.arange(1, N + 1) >= needed.unsqueeze(1)
-    right, wrong = (torch.nn.functional.one_hot(classes, 3).float() for classes in (labels, (labels + 1) % 3))
-    wrong_logits = wrong * (0.1 + sure_when_wrong)
-    logits = torch.where(knows.unsqueeze(-1), 8 * right.unsqueeze(1), wrong_logits.unsqueeze(1))
-    index = torch.arange(EXAMPLES)
-    return StepRecords(
-        index, torch.full((EXAMPLES,), 4), logits[:, -1], needed.float(), N, labels=labels, step_logits=logits
-    )
 
 
 def select_advice(records: StepRecords, rules: list[str] = RULES) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.unit.models.every_model_support import BUILD, build_inputs
 
 ACT = {
     "DepthKnob", "HoldsBudget", "ReplaysHalting", "executions", "one_depth", "soft_depth", "force_depth",
-    "shows_states", "least_activations", "halting_bias", "list_heads", "freeze_untrained",
+    "build_state_maps", "shows_states", "least_activations", "halting_bias", "list_heads", "freeze_untrained",
 }  # fmt: skip
 PONDER = {
     "DepthKnob",
@@ -51,12 +51,12 @@ OWN = {
     },
     "recurrent": PONDER | {"refills", "list_heads"},
     "puzzles": {
-        "DepthKnob", "exit_signals", "trains_in_slots", "refills", "descending_by_sign", "least_activations",
-        "list_heads",
+        "DepthKnob", "build_state_maps", "exit_signals", "trains_in_slots", "refills", "descending_by_sign",
+        "least_activations", "list_heads",
     },
     "looped": {
-        "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations", "list_heads",
-        "freeze_untrained", "prior_facts", "step_loss_problem",
+        "DepthKnob", "build_state_maps", "exit_signals", "readout_work", "reading_work", "set_step",
+        "least_activations", "list_heads", "freeze_untrained", "prior_facts", "step_loss_problem",
     },
     "early exit": {
         "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "take_padding", "freeze_untrained",

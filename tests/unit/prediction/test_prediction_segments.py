@@ -40,7 +40,9 @@ def evaluate_text(model: Any, ids: list[int], segment: int) -> tuple[float, list
     """Return the loss of a text as the evaluation of a stream computes it, and that of every token."""
     store: Any = SimpleNamespace(tokens=np.array(ids))
     stream = TokenStream(store, 0, len(ids), 1, segment, WORDS.eos_token_id, WORDS.pad_token_id)
-    streams = StreamBatches({"text": stream}, RowShare(1), {"tokens": len(ids), "words": 1, "characters": 1})
+    streams = StreamBatches(
+        {"text": stream}, RowShare(1), {"tokens": len(ids), "words": 1, "characters": 1, "bytes": 1}
+    )
     scorer = LanguageScorer(model, streams, model.context(None, None, False), torch.device("cpu"), "text", {})
     losses: list[float] = []
     with torch.no_grad():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from adadepth.report.matched_networks import build_rival_table, format_rivals, rivals
+from adadepth.report.resources import compute_ratio, describe_matches
 from adadepth.report.run_files import RIVALS, RunFiles
 
 
@@ -58,3 +59,27 @@ def test_unequal_numbers_of_steps_are_named(steps: tuple[int | None, int], is_eq
     assert (sentence in text, sentence in page) == (not is_equal, not is_equal)
     assert ("trained the same way" in page) == is_equal
     assert str(steps[1]) in next(line for line in text.splitlines() if "fixed depth 3" in line)
+
+
+def test_sizes_are_shown_with_what_is_matched() -> None:
+    """A looped network of 3 loops, and a control of one loop: 1 % more parameters, a third of the cache."""
+    adaptive, baseline = make_rows(1)
+    adaptive |= {"parameters": 1000, "cache_bytes_per_token": 96.0}
+    baseline |= {"parameters": 1010, "cache_bytes_per_token": 32.0, "adaptive_macs": 30.0}
+    table = build_rival_table({"rows": [adaptive, baseline]})
+    first, second = table.rows
+    assert (second["parameters"], second["cache_bytes_per_token"], second["compute"]) == (1010, 32.0, 0.6)
+    assert first.get("matches") is None
+    assert second["matches"] == "matched: parameters; not matched: compute, cache bytes per token"
+    assert "cache bytes per token" in format_rivals({"rows": [adaptive, baseline]})
+    assert "parameters" not in format_rivals({"rows": make_rows(1)}), "runs of earlier versions have no sizes"
+
+
+def test_a_comparison_says_which_resources_are_matched() -> None:
+    networks = [{"compute": 100.0, "parameters": 7.0, "cache_bytes_per_token": None}] * 2
+    assert describe_matches(networks) == "matched: compute, parameters"
+    networks = [*networks, {"compute": 102.0, "parameters": 7.0, "cache_bytes_per_token": 8.0}]
+    assert describe_matches(networks) == "matched: parameters; not matched: compute; not known: cache bytes per token"
+    assert describe_matches([{}, {}]) == ""
+    assert compute_ratio({"parameters": 3.0}, {"parameters": 4.0}, "parameters") == 0.75
+    assert compute_ratio({"parameters": 3.0}, {}, "parameters") is None

@@ -32,7 +32,6 @@ from adadepth import (
 from adadepth.config import export
 from adadepth.config.export import ExportConfig, ExportFormat
 from adadepth.data.puzzles.dataset import build_puzzle_tokenizer
-from adadepth.models.looped.cache import bytes_per_token
 from adadepth.tasks import handover
 from tests.configs.support import configured
 from tests.scripts_support import load_script
@@ -332,15 +331,6 @@ def test_the_tolerance_of_other_number_formats_is_measured(
 
 
 # ---- facts for the model card
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [PLAIN, {"core": 2, "num_loops": 3, "head_dim": 10}, {"core": 2, "num_loops": 3, "cache_policy": "last"}],
-)
-def test_cached_numbers_are_counted(fields: dict[str, Any]) -> None:
-    model = build_looped(**fields)
-    assert handover.count_cached_numbers(model, [3, 1, 4, 1, 5]) == bytes_per_token(model.config, item=1)
 
 
 def write_run(folder: Path, **files: Any) -> None:
