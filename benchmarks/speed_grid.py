@@ -1,4 +1,4 @@
-"""Where the time that ragged execution saves begins: by width, batch, threads, and forward pass or training step.
+"""Speed-up of ragged execution: by width, batch, threads, and forward pass or training step.
 
     python benchmarks/speed_grid.py [--hidden 64 128 256] [--batch 1 8 64 512] [--threads 1 2]
         [--mode forward training] [--seconds 20] [--json FILE]

@@ -48,7 +48,7 @@ def find_imports(node: ast.AST, package: list[str], when: str = "run") -> Iterat
     Args:
         node: Part of a module.
         package: Names of the packages that the module lies in, from the outermost to the innermost.
-        when: When the node itself runs.
+        when: `run`, `typing` or `function`, for the node itself.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):

@@ -121,8 +121,8 @@ def _limit_tolerance(tolerance: float) -> float:
 
 def _measure_difference(engine: Any, loaded: Any, model: Any, inputs: Inputs) -> float:
     """Return the largest difference of a logit in an engine from ours."""
-    token_ids, others = _split_inputs(inputs)
-    logits = torch.tensor(engine.compute_logits(loaded, token_ids, **others))
+    token_ids, grid = _split_inputs(inputs)
+    logits = torch.tensor(engine.compute_logits(loaded, token_ids, **grid))
     return float((logits - _compute_logits(_run_model(model, inputs))).abs().max())
 
 
@@ -248,7 +248,7 @@ def _answer_inputs(
         task, entries = "tokens", [_label_tokens(model, tokenizer, example, tie) for example in inputs]
     texts = [tokenizer.decode(example["input_ids"], skip_special_tokens=True) for example in inputs]
     names = [
-        {"token_ids": ids} | ({"other_inputs": others} if others else {}) for ids, others in map(_split_inputs, inputs)
+        {"token_ids": ids} | ({"other_inputs": grid} if grid else {}) for ids, grid in map(_split_inputs, inputs)
     ]
     return task, [{"text": text} | ids | entry for text, ids, entry in zip(texts, names, entries, strict=True)]
 

@@ -49,7 +49,7 @@ class ModelCase:
     """A family, or a part of it, as transformers' tests see it.
 
     Attributes:
-        name: Of the test class.
+        name: Name of the test class.
         config: Makes a small configuration with two layers at most.
         models: Gives the classes; called only where the sources are there.
         inputs: Makes the inputs of a batch, without labels.

@@ -73,7 +73,7 @@ def test_a_step_that_fails_or_is_cut_stops_no_other_and_runs_again(
             script.Step(name, name, 1, lambda minutes, folder, name=name: ["-c", code[name]], read, "") for name in code
         ]
 
-    found = script.run_steps(tmp_path, plan(), 9 / 3600, os.environ)
+    results = script.run_steps(tmp_path, plan(), 9 / 3600, os.environ)
     assert {name: result["status"] for name, result in found.items()} == {
         "good": "done",
         "bad": "failed",

@@ -14,7 +14,7 @@ def load(folder: Path) -> Any:
     return Runtime.get().load_program(Path(folder) / "model.pte").load_method("forward")
 
 
-def run(model: Any, token_ids: list[int], **others: list[int]) -> list[torch.Tensor]:
+def run(model: Any, token_ids: list[int], **grid: list[int]) -> list[torch.Tensor]:
     """Run the program for one text, and return its outputs: logits, and depths if the depth varies.
 
     Logits are float32, (1, classes), or (1, positions, classes) of models that predict for every position. Depths are
@@ -27,15 +27,15 @@ def run(model: Any, token_ids: list[int], **others: list[int]) -> list[torch.Ten
     # kind, which is no row of tokens.
     is_text = count == 1 or len(model.metadata.input_tensor_meta(1).sizes()) == 2
     inputs = [ids, torch.ones_like(ids), torch.zeros_like(ids)] if is_text else [ids, torch.zeros_like(ids[:, 0])]
-    if others:
-        inputs[2:] = [torch.tensor([others["token_type_ids"]]), torch.tensor([others["position_ids"]])]
+    if grid:
+        inputs[2:] = [torch.tensor([grid["token_type_ids"]]), torch.tensor([grid["position_ids"]])]
     outputs: list[torch.Tensor] = list(model.execute(inputs[:count]))
     return outputs
 
 
-def compute_logits(model: Any, token_ids: list[int], **others: list[int]) -> list[list[float]]:
+def compute_logits(model: Any, token_ids: list[int], **grid: list[int]) -> list[list[float]]:
     """Return the logits of one text: positions x classes, or 1 x classes of a classifier of texts."""
-    logits = run(model, token_ids, **others)[0]
+    logits = run(model, token_ids, **grid)[0]
     rows: list[list[float]] = logits.flatten(0, -2).tolist()
     return rows
 

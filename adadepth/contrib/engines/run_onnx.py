@@ -14,7 +14,7 @@ def load(folder: Path) -> Any:
     return onnxruntime.InferenceSession(Path(folder) / "model.onnx", providers=["CPUExecutionProvider"])
 
 
-def run(model: Any, token_ids: list[int], **others: list[int]) -> dict[str, Any]:
+def run(model: Any, token_ids: list[int], **grid: list[int]) -> dict[str, Any]:
     """Run the program for one text, and return its outputs by name: `logits`, and `depth` if the depth varies.
 
     Logits are float32, (1, classes), or (1, positions, classes) of models that predict for every position. Depths are
@@ -24,15 +24,15 @@ def run(model: Any, token_ids: list[int], **others: list[int]) -> dict[str, Any]
     ids = np.array([token_ids], dtype=np.int64)
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     inputs["puzzle_kinds"] = np.zeros(1, dtype=np.int64)
-    inputs |= {name: np.array([values], dtype=np.int64) for name, values in others.items()}
+    inputs |= {name: np.array([values], dtype=np.int64) for name, values in grid.items()}
     names = [value.name for value in model.get_inputs()]
     values = model.run(None, {name: inputs[name] for name in names})
     return dict(zip([value.name for value in model.get_outputs()], values, strict=True))
 
 
-def compute_logits(model: Any, token_ids: list[int], **others: list[int]) -> list[list[float]]:
+def compute_logits(model: Any, token_ids: list[int], **grid: list[int]) -> list[list[float]]:
     """Return the logits of one text: positions x classes, or 1 x classes of a classifier of texts."""
-    logits = run(model, token_ids, **others)["logits"]
+    logits = run(model, token_ids, **grid)["logits"]
     rows: list[list[float]] = logits.reshape(-1, logits.shape[-1]).tolist()
     return rows
 

@@ -70,7 +70,7 @@ def test_rules_are_means_over_seeds() -> None:
 
 
 def test_saved_compute_is_interpolated_for_every_seed_and_averaged() -> None:
-    """Fixed depths of 1, 2 and 4 updates with losses that fall; the margins enclose 10 to 30 % of saved compute."""
+    """Use fixed depths of 1, 2 and 4 updates with losses that fall; the margins enclose 10 to 30 % of saved compute."""
     results = [make_result(seed, 0.9) for seed in (0, 1)]
     for seed_result in results:
         readings, gain = seed_result["sets"]["inside"]["readings"], 0.2 * seed_result["seed"]

@@ -34,7 +34,7 @@ def export_demo(name: str, folder: Path, weights: str) -> None:
 
 
 def check(folder: Path) -> tuple[int, str]:
-    """The exit status and the last line of check.py."""
+    """Return the exit status and the last line of check.py."""
     result = subprocess.run([sys.executable, str(folder / "check.py")], capture_output=True, text=True, timeout=300)
     assert result.returncode in (0, 1), result.stderr
     return result.returncode, result.stdout.splitlines()[-1]
@@ -42,7 +42,7 @@ def check(folder: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("name", ["maze", "words"])
 def test_demos_are_reproduced(name: str, tmp_path: Path) -> None:
-    """Mazes have rows and columns, and `words` has pretraining heads."""
+    """Check demos of which mazes have rows and columns, and `words` has pretraining heads."""
     export_demo(name, tmp_path / "written", "f32")
     status, line = check(tmp_path / "written")
     assert status == 0
@@ -52,7 +52,7 @@ def test_demos_are_reproduced(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["maze", "words"])
 def test_a_wrong_int8_weight_is_found(name: str, tmp_path: Path) -> None:
-    """The exported file agrees. With one matrix of which a row has the other sign, it does not."""
+    """Check the exported file, which agrees, and the same with one row of a matrix negated, which does not."""
     import numpy as np
     import onnx
 

@@ -1,3 +1,5 @@
+"""Fixtures of tests of data."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -49,7 +49,7 @@ def tokenize(words: Any, *texts: Any, **options: Any) -> dict[str, list[int]]:
 
 
 def test_a_long_text_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """transformers warns of a text beyond `model_max_length`, though adadepth cuts it; a plain call does warn."""
+    """Cut a text beyond `model_max_length`, of which a plain call of transformers warns."""
     logging.getLogger("transformers").addHandler(caplog.handler)
     try:
         words = copy.deepcopy(get_tokenizer("bert"))

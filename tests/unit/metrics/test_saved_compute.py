@@ -34,7 +34,7 @@ def test_scores_are_interpolated_as_numpy_does_and_not_beyond_the_points() -> No
 
 
 def test_a_rule_has_the_score_of_a_mixture_of_two_thresholds() -> None:
-    """Of the half that scores, every example exits at its first prediction with a large enough margin."""
+    """Exit every example of the half that scores at its first prediction with a large enough margin."""
     records = make_records(sure_when_wrong=1.0)
     measured: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"]}
     rules = [parse_rule("margin:0.5")]

@@ -33,7 +33,7 @@ ROTATION = torch.block_diag(0.8 * torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=
 
 @pytest.mark.parametrize(("spectrum", "radius"), [(DIAGONAL, 0.9), (ROTATION, 0.8), (3 * DIAGONAL, 2.7)])
 def test_a_linear_map_has_its_spectral_radius(spectrum: Tensor, radius: float) -> None:
-    """Maps s -> s A' of tokens apart, also with eigenvectors that are not orthogonal and with complex eigenvalues."""
+    """Use maps s -> s A' of separate tokens, also with eigenvectors that are not orthogonal and with complex eigenvalues."""
     matrix = build_matrix(spectrum, draw(4, 4))
     valid = torch.ones(3, 5, dtype=torch.bool)
     estimate = estimate_spectral_radius(lambda state: state @ matrix.T, draw(3, 5, 4), valid, iterations=400)
@@ -41,7 +41,7 @@ def test_a_linear_map_has_its_spectral_radius(spectrum: Tensor, radius: float) -
 
 
 def test_the_jacobian_is_that_of_all_tokens_of_a_sequence_at_the_state_and_not_of_padding() -> None:
-    """Tokens are mixed by a matrix C of each sequence, s -> C sin(s), with the radii of C diag(cos s)."""
+    """Mix tokens by a matrix C of each sequence, s -> C sin(s), with the radii of C diag(cos s)."""
     mixing, state = draw(2, 3, 3), draw(2, 3, 1)
     valid = torch.tensor([[True, True, True], [True, True, False]])
     estimate = estimate_spectral_radius(lambda states: mixing @ states.sin(), state, valid, iterations=2000)
@@ -73,7 +73,7 @@ def test_residuals_leave_out_states_of_0() -> None:
 
 
 def test_a_linear_loop_is_measured_over_batches() -> None:
-    """s -> a s: residual |a - 1|, similarity 1 and radius |a| in every update; padding counts nowhere."""
+    """Use s -> a s: residual |a - 1|, similarity 1 and radius |a| in every update; padding counts nowhere."""
 
     def build_batch(rows: int) -> StateMaps:
         valid = torch.tensor([[True, True, False]] * rows)

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. .venv/bin/python -m tests.unit.models.reads_table
 
-counts the reads again, and prints `COUNTS` of this module and the table.
+This command counts the reads again, and prints `COUNTS` of this module and the table.
 """
 
 from __future__ import annotations

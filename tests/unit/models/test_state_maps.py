@@ -32,7 +32,7 @@ def test_the_loops_of_a_looped_model_are_its_maps(name: str) -> None:
 @pytest.mark.parametrize("recall", [False, True])
 @pytest.mark.parametrize("state_rule", ["graves", "single"])
 def test_the_updates_of_act_albert_are_its_maps(state_rule: str, recall: bool) -> None:
-    """With halting probabilities near 0, no token halts before the last update, whose weight is the remainder."""
+    """Set halting probabilities near 0, so that no token halts before the last update, whose weight is the remainder."""
     model: Any = AlbertActForTokenClassification(small_config(state_rule=state_rule, recall=recall)).eval()
     with torch.no_grad():
         model.albert.encoder.albert_layer.act.dense.bias.fill_(-5.0)
@@ -65,7 +65,7 @@ def test_the_steps_of_a_tiny_recursive_model_are_its_maps() -> None:
     "name", mostly_slow(["two states", "act tagging", "puzzles"], lambda name: name.startswith("act"))
 )
 def test_the_radius_of_an_update_is_that_of_its_jacobian_by_finite_differences(name: str) -> None:
-    """Central differences know no gradients, so that an update that leaves some of them out is found."""
+    """Compare with central differences, which find an update that leaves some gradients out."""
     model: Any = build_looped(**KINDS[name]) if name in KINDS else BUILD[name]().eval()
     model = model.double()
     if name == "puzzles":

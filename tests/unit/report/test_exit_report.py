@@ -67,7 +67,7 @@ def test_the_page_is_self_contained_and_accessible(page: Page) -> None:
 
 @pytest.mark.parametrize("unit", ["sequence", "token"])
 def test_pages_name_what_exits_by_its_unit(unit: str, tmp_path: Path) -> None:
-    """Rows of records are sequences, or tokens whose index holds the sequence; no page calls them examples."""
+    """Record sequences, or tokens whose index holds the sequence; no page calls them examples."""
     records = make_records(steps=4)
     if unit == "token":
         records = dataclasses.replace(records, index=records.index * POSITIONS + 1)

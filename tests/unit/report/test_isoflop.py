@@ -22,7 +22,7 @@ LENGTH, ROWS, HEAD = 8, 2, 3.0
 
 
 def record_run(folder: Path, size: int, steps: int, loss: float) -> None:
-    """A run with `size` multiply-accumulates of a token in its layers, beside HEAD of a prediction; of 4 tokens."""
+    """Record a run with `size` multiply-accumulates of a token in its layers, beside HEAD of a prediction; of 4 tokens."""
     settings = {"max_steps": steps, "per_device_train_batch_size": ROWS, "metric_for_best_model": "eval_loss"}
     run = {"steps": {"done": steps, "planned": steps}, SIZE: size}
     record(
@@ -35,11 +35,11 @@ def record_run(folder: Path, size: int, steps: int, loss: float) -> None:
 
 
 def record_grid(folder: Path, sizes: tuple[int, ...], best: Callable[[int], int]) -> Path:
-    """A grid of equal compute up to the head; the loss is least at the size number `best(budget)`."""
+    """Record a grid of equal compute up to the head; the loss is least at the size number `best(budget)`."""
     for number, most in enumerate(STEPS):
-        for place, size in enumerate(sizes):
-            loss = 0.9 - 0.1 * number + 0.02 * abs(place - best(number))
-            record_run(folder / f"{number}-{place}", size, most * 100 // size, loss)
+        for column, size in enumerate(sizes):
+            loss = 0.9 - 0.1 * number + 0.02 * abs(column - best(number))
+            record_run(folder / f"{number}-{column}", size, most * 100 // size, loss)
     return folder
 
 
@@ -53,7 +53,7 @@ def test_operations_are_six_for_a_multiply_accumulate_of_a_token(tmp_path: Path)
 
 
 def test_minima_are_marked_only_inside_of_the_sizes(tmp_path: Path) -> None:
-    """The best size grows with the budget: at the smallest size, at two inner ones, and at the largest."""
+    """Let the best size grow with the budget: at the smallest size, at two inner ones, and at the largest."""
     comparison = read_grid(record_grid(tmp_path, SIZES, lambda number: (0, 1, 3, 4)[number]))
     section = build_isoflop_section(comparison, tmp_path)
     assert section is not None
@@ -73,7 +73,7 @@ def test_minima_are_marked_only_inside_of_the_sizes(tmp_path: Path) -> None:
     assert [round(10**dot.x) for dot in dots if dot.marked] == [200, 800]
     assert panel.x is not None
     assert panel.x.names == ["100", "200", "400", "800", "1.6k"]
-    assert any(found.anchor == "isoflop" for found in build_comparison_sections(comparison, tmp_path))
+    assert any(section.anchor == "isoflop" for section in build_comparison_sections(comparison, tmp_path))
 
 
 @pytest.mark.parametrize("sizes", [SIZES[:4], (100, 101, 100, 101, 100)])

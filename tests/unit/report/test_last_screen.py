@@ -76,7 +76,7 @@ def test_the_result_of_a_cut_training_has_a_remark(reason: str | None, done: int
 
 
 def test_a_quiet_result_counts_predictions_at_exits_as_the_verdict_does(run: Path) -> None:
-    """Full depth costs 100 and one prediction 50: (30 + 2 * 50) / 150 with a prediction after each of two updates."""
+    """Count 100 for full depth and 50 for a prediction: (30 + 2 * 50) / 150 with one after each of two updates."""
     files = read_run(run)
     cost = {"adaptive_macs": 300.0, "adaptive_over_full": 0.3}
     halting = {**files.halting, "n": 10, "cost": cost, "prediction_macs": 50.0, "predictions_per_unit": 2.0}

@@ -62,7 +62,7 @@ def test_unequal_numbers_of_steps_are_named(steps: tuple[int | None, int], is_eq
 
 
 def test_sizes_are_shown_with_what_is_matched() -> None:
-    """A looped network of 3 loops, and a control of one loop: 1 % more parameters, a third of the cache."""
+    """Compare a looped network of 3 loops with a control of one loop: 1 % more parameters, a third of the cache."""
     adaptive, baseline = make_rows(1)
     adaptive |= {"parameters": 1000, "cache_bytes_per_token": 96.0}
     baseline |= {"parameters": 1010, "cache_bytes_per_token": 32.0, "adaptive_macs": 30.0}

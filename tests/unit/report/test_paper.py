@@ -280,7 +280,7 @@ def test_latex_is_well_formed_with_label_and_caption(folder: Path) -> None:
 
 
 def test_the_evaluation_set_is_named_with_its_size(folder: Path, tmp_path: Path) -> None:
-    """Sizes are those of the record of the data and, for tokens, of the halting statistics."""
+    """Read sizes from the record of the data and, for tokens, from the halting statistics."""
     assert "Quality, depth and compute on hops (inside, 4 tokens)." in (write_files(folder) / "table.tex").read_text()
     data = {"evaluation": {"inside": {"examples": 1512}, "beyond": {"examples": 7}}}
     runs = tmp_path / "more"
@@ -317,7 +317,7 @@ def test_parameters_are_a_column(folder: Path) -> None:
 
 
 def test_degrees_of_freedom_are_those_of_the_deciding_test(folder: Path) -> None:
-    """scipy's Welch test has them; the deciding test of a method is the one with the largest p."""
+    """Compare with scipy's Welch test; the deciding test of a method is the one with the largest p."""
     scores = (LOW, HIGH, OTHER)
     tests = {
         pair: stats.ttest_ind(scores[pair[0]], scores[pair[1]], equal_var=False)

@@ -666,7 +666,7 @@ def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> 
 
 @pytest.mark.parametrize(("baseline", "words"), [(0.82, "worse than"), (0.803, "not clearly better than")])
 def test_one_depth_for_all_is_compared_with_the_best_fixed_depth(run: Path, baseline: float, words: str) -> None:
-    """Also of an exit rule: the fixed depths of its study are on the page, so the answer is known."""
+    """Compare exit rules, too: the fixed depths of their study are on the page, so the answer is known."""
     gain = make_gain("accuracy", 0.8, baseline, 0.002, baseline_depth=2.0, full_depth=6, full_depth_value=0.8)
     rows = [{"rule": "kl:0.1", "mean_updates": 4.0, "macs": 4.0, "gains": {"fixed": gain}}]
     rows += [{"rule": f"fixed:{depth}", "mean_updates": float(depth), "macs": float(depth)} for depth in (2, 4)]

@@ -289,7 +289,7 @@ def test_check_agrees_for_a_classifier(
 def test_the_tolerance_of_other_number_formats_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Weights are rounded to a thousandth of the largest one; a row that is changed afterwards is found."""
+    """Round weights to a thousandth of the largest one; a row that is changed afterwards is found."""
     (tmp_path / "an_engine.py").write_text(ENGINE)
 
     def write(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:

@@ -30,7 +30,7 @@ def test_a_setting_that_measures_nothing_is_refused() -> None:
 
 
 def test_the_first_sequences_of_a_set_are_measured() -> None:
-    """The state after a loop is normed, so that a residual follows from the states of the model."""
+    """Use a state that is normed after every loop, so that a residual follows from the states of the model."""
     model = build_looped(core=1, num_loops=2, state_norm="fed")
     ids = torch.randint(0, 53, (20, 5), generator=torch.Generator().manual_seed(2))
     trainer = SimpleNamespace(
