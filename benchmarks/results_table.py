@@ -2,9 +2,9 @@
 
     python benchmarks/results_table.py FOLDER
 
-This command writes them as the JSON files that a bench reads, for `hydra.sweeper.results=FOLDER`. The sets of a run are a map by
-name, and so are the operating points of a set (`readings`, and `half_readings` if its halves were scored). A field that
-a file does not have is null.
+This command writes them as the JSON files that a bench reads, for `hydra.sweeper.results=FOLDER`. The sets of a run are
+a map by name, and so are the operating points of a set (`readings`, and `half_readings` if its halves were scored). A
+field that a file does not have is null.
 """
 
 from __future__ import annotations

@@ -247,9 +247,7 @@ def _answer_inputs(
     else:
         task, entries = "tokens", [_label_tokens(model, tokenizer, example, tie) for example in inputs]
     texts = [tokenizer.decode(example["input_ids"], skip_special_tokens=True) for example in inputs]
-    names = [
-        {"token_ids": ids} | ({"other_inputs": grid} if grid else {}) for ids, grid in map(_split_inputs, inputs)
-    ]
+    names = [{"token_ids": ids} | ({"other_inputs": grid} if grid else {}) for ids, grid in map(_split_inputs, inputs)]
     return task, [{"text": text} | ids | entry for text, ids, entry in zip(texts, names, entries, strict=True)]
 
 

@@ -74,15 +74,15 @@ def test_a_step_that_fails_or_is_cut_stops_no_other_and_runs_again(
         ]
 
     results = script.run_steps(tmp_path, plan(), 9 / 3600, os.environ)
-    assert {name: result["status"] for name, result in found.items()} == {
+    assert {name: result["status"] for name, result in results.items()} == {
         "good": "done",
         "bad": "failed",
         "long": "cut",
     }
-    assert found["bad"]["error"] == "no such thing"
-    assert sum(result["seconds"] for result in found.values()) < 9 + 3
+    assert results["bad"]["error"] == "no such thing"
+    assert sum(result["seconds"] for result in results.values()) < 9 + 3
     again = script.run_steps(tmp_path, plan(good="raise SystemExit(1)", long="print('quick')"), 9 / 3600, os.environ)
-    assert again["good"] == found["good"]
+    assert again["good"] == results["good"]
     assert {name: result["status"] for name, result in again.items()} == {
         "good": "done",
         "bad": "failed",

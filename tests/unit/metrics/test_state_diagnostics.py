@@ -33,7 +33,7 @@ ROTATION = torch.block_diag(0.8 * torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=
 
 @pytest.mark.parametrize(("spectrum", "radius"), [(DIAGONAL, 0.9), (ROTATION, 0.8), (3 * DIAGONAL, 2.7)])
 def test_a_linear_map_has_its_spectral_radius(spectrum: Tensor, radius: float) -> None:
-    """Use maps s -> s A' of separate tokens, also with eigenvectors that are not orthogonal and with complex eigenvalues."""
+    """Map separate tokens by s -> s A', also with complex eigenvalues and eigenvectors that are not orthogonal."""
     matrix = build_matrix(spectrum, draw(4, 4))
     valid = torch.ones(3, 5, dtype=torch.bool)
     estimate = estimate_spectral_radius(lambda state: state @ matrix.T, draw(3, 5, 4), valid, iterations=400)

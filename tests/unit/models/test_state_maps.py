@@ -32,7 +32,7 @@ def test_the_loops_of_a_looped_model_are_its_maps(name: str) -> None:
 @pytest.mark.parametrize("recall", [False, True])
 @pytest.mark.parametrize("state_rule", ["graves", "single"])
 def test_the_updates_of_act_albert_are_its_maps(state_rule: str, recall: bool) -> None:
-    """Set halting probabilities near 0, so that no token halts before the last update, whose weight is the remainder."""
+    """Set halting probabilities near 0, so that tokens halt at the last update, whose weight is the remainder."""
     model: Any = AlbertActForTokenClassification(small_config(state_rule=state_rule, recall=recall)).eval()
     with torch.no_grad():
         model.albert.encoder.albert_layer.act.dense.bias.fill_(-5.0)

@@ -390,7 +390,7 @@ def test_a_summary_of_seeds_begins_with_its_means_its_baselines_and_every_seed(t
 
 
 def test_seeds_have_the_answer_of_their_summary_on_every_page(tmp_path: Path) -> None:
-    """Answer `not known` without trained baselines, whatever single seeds answer; with them, their comparison decides."""
+    """Answer `not known` without trained baselines, whatever single seeds answer; with them, these decide."""
     spread = {"more": {"halting/all/std": 0.7}}
     for seed, score in enumerate((0.90, 0.91, 0.92)):
         record(tmp_path / f"run_{seed}", seed, score=score, run={"owner": "summary"}, **spread)

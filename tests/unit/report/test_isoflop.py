@@ -22,7 +22,7 @@ LENGTH, ROWS, HEAD = 8, 2, 3.0
 
 
 def record_run(folder: Path, size: int, steps: int, loss: float) -> None:
-    """Record a run with `size` multiply-accumulates of a token in its layers, beside HEAD of a prediction; of 4 tokens."""
+    """Record a run of 4 tokens with `size` multiply-accumulates of a token in its layers, and HEAD of a prediction."""
     settings = {"max_steps": steps, "per_device_train_batch_size": ROWS, "metric_for_best_model": "eval_loss"}
     run = {"steps": {"done": steps, "planned": steps}, SIZE: size}
     record(
