@@ -88,19 +88,6 @@ def test_a_stopped_run_of_two_states_ends_as_the_whole_one(text: tuple[str, ...]
 
 
 @pytest.mark.slow
-def test_a_stopped_run_of_random_schedules_ends_as_the_whole_one(text: tuple[str, ...], tmp_path: Path) -> None:
-    elastic = (
-        *text, "model.objective=elastic", "model.loop_conditioning=time", "model.train_loops=fixed",
-        "model.loop_curriculum=none", "model.curriculum_share=0.5", "trainer.max_steps=4",
-    )  # fmt: skip
-    whole = execute_run(tmp_path / "whole", *ROOT, *elastic)
-    stopped = copy_interrupted_run(2, whole, tmp_path)
-    assert execute(*ROOT, *elastic, f"resume={stopped}") == 0
-    assert_same_end(stopped, whole)
-    assert LoopedForCausalLM.from_pretrained(stopped / "model").model.conditioning.modulation.weight.abs().sum() > 0
-
-
-@pytest.mark.slow
 def test_exit_rules_are_studied_beyond_the_trained_loops(
     trained_run: Path, text: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
