@@ -159,9 +159,6 @@ def _check(
         raise ConfigError(f"cache_policy={policy}: must be one of {', '.join(_POLICIES)}")
     if model.config.loop_lora_rank is not None:
         raise ConfigError(f"loop_lora_rank={model.config.loop_lora_rank}: tokens of one step may be in different loops")
-    if model.config.loop_conditioning != "none":
-        conditioning = f"loop_conditioning={model.config.loop_conditioning}"
-        raise ConfigError(f"{conditioning}: tokens of one step may be in different loops")
     if places < 1:
         raise ConfigError(f"places={places}: the number of texts decoded at once must be at least 1")
     if seeds is not None and len(seeds) != len(prompts):

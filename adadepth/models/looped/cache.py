@@ -184,7 +184,4 @@ class LoopedCache(TokenCache):
 
 def make_cache(config: Any, policy: str, loops: int) -> Cache:
     """Create an empty key-value cache with the given policy."""
-    name = parse_policy(policy).name
-    if name == "frozen" and config.loop_conditioning != "none":
-        raise ConfigError(f"cache_policy=frozen: unavailable with loop_conditioning={config.loop_conditioning}")
-    return DynamicCache() if name == "all" else LoopedCache(config, policy, loops)
+    return DynamicCache() if parse_policy(policy).name == "all" else LoopedCache(config, policy, loops)

@@ -13,12 +13,7 @@ from adadepth.errors import ConfigError
 from adadepth.halting.step_losses import prepare_step_loss
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.convert import PUBLISHED_MODELS, convert_config
-from adadepth.models.looped.settings import (
-    START_STD,
-    LoopedSettings,
-    find_conditioning_problem,
-    find_low_backprop_problem,
-)
+from adadepth.models.looped.settings import START_STD, LoopedSettings, find_low_backprop_problem
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 
@@ -34,7 +29,6 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     prelude: int = 0
     core: int = 2
     coda: int = 0
-    loop_conditioning: str = "none"
     low_layers: int = 0
     low_cycles: int = 1
     num_loops: int = 4
@@ -106,8 +100,6 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
                 f"cache_policy={self.cache_policy}: must be all with loop_lora_rank={self.loop_lora_rank}"
             )
         if problem := find_low_backprop_problem(self.low_backprop):
-            raise ConfigError(problem)
-        if problem := find_conditioning_problem(self):
             raise ConfigError(problem)
         if self.halting_unit != "linear" and not self.gate:
             raise ConfigError(f"halting_unit={self.halting_unit}: only used with gate=true")
@@ -212,10 +204,6 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
             raise ConfigError(f"queries={self.queries}: layers of {base.model_type} read queries from `state` only")
         if self.low_layers:
             raise ConfigError(f"low_layers={self.low_layers}: not supported with layers of {base.model_type}")
-        if self.loop_conditioning != "none":
-            raise ConfigError(
-                f"loop_conditioning={self.loop_conditioning}: not supported with layers of {base.model_type}"
-            )
 
     def _check_sizes(self) -> None:
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:

@@ -26,11 +26,10 @@ from adadepth.models.depth.outputs import StepLogits
 from adadepth.models.looped.cache import make_cache
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.configuration import LoopedConfig
-from adadepth.models.looped.elastic import elastic_terms
 from adadepth.models.looped.exits import LoopResults
 from adadepth.models.looped.layers import LanguageModelHead
 from adadepth.models.looped.loop_state import Looping, find_prefix_blocks
-from adadepth.models.looped.objectives import LOSS_PARTS, mixed_losses, objective_terms
+from adadepth.models.looped.objectives import mixed_losses, objective_terms
 from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions
 from adadepth.models.shared.causal import causal_targets, cross_entropies, select_kept_columns
 from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens
@@ -134,12 +133,10 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         )  # fmt: skip
         real = find_real_tokens(attention_mask, run.embedded.shape[:2], run.embedded.device)
         units = (None, self.lm_head, real.flatten())
-        short = self._begin_short(run, targets)
         results, rule = self._run_loops(run, rule, call, all_loops, units, input_ids, attention_mask, targets)
         output = self._build_output(run, results, real, all_loops)
         if targets is not None:
-            read_short = None if short is None else self._run_short(short, results, units)
-            terms = self._compute_losses(results, rule, targets.flatten(), output, read_short)
+            terms = self._compute_losses(results, rule, targets.flatten(), output)
             num_items = options.get("num_items_in_batch")
             output.loss, output.loss_parts = combine_terms(terms, num_targets, num_items)
         if targets is None or not self.training:
@@ -172,26 +169,13 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         return output
 
     def _compute_losses(
-        self,
-        results: LoopResults,
-        rule: ExitRule,
-        targets: Tensor,
-        output: LoopedOutput,
-        short: tuple[Tensor, Tensor] | None,
+        self, results: LoopResults, rule: ExitRule, targets: Tensor, output: LoopedOutput
     ) -> dict[str, LossTerm]:
-        """Compute the parts of the loss, and set the losses of single tokens in the output.
-
-        Args:
-            results: Results of the loops.
-            rule: Exit rule of the forward pass.
-            targets: Next token of every token, negative where there is none, (B T,).
-            output: Output whose fields are set.
-            short: Head inputs and distances of a short schedule, if one ran; see `_run_short`.
-        """
+        """Compute the parts of the loss, and set the losses of single tokens in the output."""
         counted = (targets >= 0).nonzero().squeeze(1)
         targets = targets[counted]
         readings = results.all_loops or [results.at_exit]
-        readings = readings[-1:] if self.training and self.config.objective in ("last", "elastic") else readings
+        readings = readings[-1:] if self.training and self.config.objective == "last" else readings
         readings = [states[counted] for states in readings]
         halting = None if results.halting_logits is None else results.halting_logits[counted]
         pieces = self.config.vocab_size
@@ -204,12 +188,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             last = torch.full_like(targets, losses.shape[1])
             exits = last if results.all_loops is None else results.exit_steps[counted].minimum(last)
             output.token_losses = output.step_losses.gather(1, exits.unsqueeze(1) - 1).squeeze(1)
-        weights = torch.ones_like(losses[:, 0])
-        terms = objective_terms(self.config, losses, halting, weights)
-        if short is not None:
-            read, distances = (values[counted] for values in short)
-            terms |= elastic_terms(cross_entropies(read, targets, self.lm_head, pieces), distances, weights)
-        return terms
+        return objective_terms(self.config, losses, halting, torch.ones_like(losses[:, 0]))
 
     def _read_logits(
         self, results: LoopResults, rule: ExitRule, shape: torch.Size, logits_to_keep: int | Tensor
@@ -237,7 +216,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of tokens that have a target, for each part of the loss."""
         count = (causal_targets(batch["labels"]) >= 0).sum()
-        return dict.fromkeys(LOSS_PARTS, count)
+        return dict.fromkeys(("task", "entropy", "gate"), count)
 
     def _resolve_cache(
         self, cache: Cache | None, use_cache: bool | None, policy: str | None, loops: int
@@ -295,11 +274,8 @@ class _Classifier(LoopedTaskModel):
 
     def _read(
         self, inputs: Sequence[Any], slots: Tensor, call: LoopOptions, labels: Tensor | None
-    ) -> tuple[Looping, LoopedOutput, tuple[Tensor, Tensor] | None]:
-        """Run the loops, and return the logits, (K, C), of the K texts or tokens at the indices `slots`.
-
-        The last value is that of `_run_short`, or None without a short schedule.
-        """
+    ) -> tuple[Looping, LoopedOutput]:
+        """Run the loops, and return the logits, (K, C), of the K texts or tokens at the indices `slots`."""
         loops = self._resolve_loops(call.num_loops, labels)
         run = self.model.begin(*inputs, num_loops=loops, initial_state=call.initial_state)
         rule = self.rule(
@@ -310,7 +286,6 @@ class _Classifier(LoopedTaskModel):
             run_all = True  # evaluations record the predictions of every loop
         all_loops = self._reads_all_loops(run_all, labels, rule, run.loops)
         units = (slots, self.score, torch.ones_like(slots, dtype=torch.bool))
-        short = self._begin_short(run, labels)
         results, rule = self._run_loops(run, rule, call, all_loops, units, inputs[0], inputs[1], labels)
         exits = results.exit_steps
         if run.counts is not None:
@@ -327,7 +302,7 @@ class _Classifier(LoopedTaskModel):
             output.logits = select_predictions(rule, _unwrap(steps), results.halting_logits, results.exit_steps)
         else:
             output.logits = self.score(results.at_exit).float()
-        return run, output, None if short is None else self._run_short(short, results, units)
+        return run, output
 
     @can_return_tuple
     def forward(
@@ -354,16 +329,12 @@ class _Classifier(LoopedTaskModel):
         slots = self._find_slots(real)
         inputs = (input_ids, attention_mask, position_ids, None, inputs_embeds)
         call = LoopOptions(num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator)
-        run, output, short = self._read(inputs, slots, call, labels)
+        run, output = self._read(inputs, slots, call, labels)
         if labels is not None:
             # One column, the logits at exit, if the last loop alone was read.
             readings = output.step_logits if output.step_logits is not None else _unwrap(output.logits).unsqueeze(1)
             losses, weights = self._compute_losses(readings, labels, slots)
             terms = objective_terms(self.config, losses, output.halting_logits, weights)
-            if short is not None:
-                read, distances = short
-                short_losses, _ = self._compute_losses(self.score(read).float().unsqueeze(1), labels, slots)
-                terms |= elastic_terms(short_losses[:, 0], distances, weights)
             output.loss, output.loss_parts = combine_terms(terms, num_targets)
         self._complete(output, run, real, slots)
         return output
@@ -401,7 +372,7 @@ class LoopedForSequenceClassification(_Classifier):
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of labelled texts in a batch, for each part of the loss."""
-        return dict.fromkeys(LOSS_PARTS, count_sequences(self.config, batch["labels"]))
+        return dict.fromkeys(("task", "entropy", "gate"), count_sequences(self.config, batch["labels"]))
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the number of texts in a batch."""
@@ -426,7 +397,7 @@ class LoopedForTokenClassification(_Classifier):
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of labelled tokens in a batch, for each part of the loss."""
-        return dict.fromkeys(LOSS_PARTS, target_weights(self.config, batch["labels"]).sum())
+        return dict.fromkeys(("task", "entropy", "gate"), target_weights(self.config, batch["labels"]).sum())
 
 
 def _find_real_inputs(input_ids: Tensor | None, mask: Any, inputs_embeds: Tensor | None) -> Tensor:

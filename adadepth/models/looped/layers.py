@@ -124,36 +124,29 @@ class LoopedLayer(nn.Module):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         cache: Any = None,
         queries: Tensor | None = None,
-        conditioning: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Apply the layer to states, (B, T, D).
 
-        Attention queries are computed from `queries`, by default the states. `conditioning`, (4, D), has gain and scale
-        of attention and of the feed-forward layer, if the layer is conditioned; see `LoopConditioning`.
+        Attention queries are computed from `queries`, by default the states.
         """
         assert position_embeddings is not None
-        gain, scale, mlp_gain, mlp_scale = (None,) * 4 if conditioning is None else conditioning
-        normed = _scale(self.attention_norm(hidden_states), scale)
-        querying = normed if queries is None else _scale(self.attention_norm(queries), scale)
+        normed = self.attention_norm(hidden_states)
+        querying = normed if queries is None else self.attention_norm(queries)
         attended = self.self_attn(normed, querying, position_embeddings, attention_mask, cache, **kwargs)
-        states = self._add(hidden_states, attended, gain, "attention_post_norm")
-        return self._add(states, self.mlp(_scale(self.mlp_norm(states), mlp_scale)), mlp_gain, "mlp_post_norm")
+        states = self._add(hidden_states, attended, "attention_post_norm")
+        return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
 
     def compute_keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Compute the keys and values, (B, h, T, d) each, for the layer's input, (B, T, D)."""
         return self.self_attn.compute_keys_and_values(self.attention_norm(hidden_states), rotation)
 
-    def _add(self, states: Tensor, branch: Tensor, gain: Tensor | None, norm: str) -> Tensor:
-        """Add a branch, (B, T, D), times its gain, (D,), to the states."""
-        if self.norms == "branch":
-            branch = getattr(self, norm)(branch)
-        summed = states + (branch if gain is None else gain * branch)
-        return getattr(self, norm)(summed) if self.norms == "sandwich" else summed
-
-
-def _scale(states: Tensor, scale: Tensor | None) -> Tensor:
-    return states if scale is None else states * (1 + scale)
+    def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
+        if self.norms == "pre":
+            return states + branch
+        post_norm = getattr(self, norm)
+        summed: Tensor = post_norm(states + branch) if self.norms == "sandwich" else states + post_norm(branch)
+        return summed
 
 
 def build_norm(config: LoopedConfig) -> nn.RMSNorm:

@@ -56,8 +56,6 @@ class Looping:
         picked: The same tokens, or None for all tokens.
         selected: Inputs of the layers for these tokens, by the identity of those of all tokens.
         readings: Last head input r of each token, (B, T, D), if `running` is set.
-        conditioning: Gains and scales of the layers of the core in every loop, (N, C, 4, D), or None; see
-            `LoopConditioning`.
         computed: Number of queries, keys and query-key pairs of every loop, if `running` is set.
     """
 
@@ -77,7 +75,6 @@ class Looping:
     picked: TokenSubset | None = None
     selected: dict[int, Any] = field(default_factory=dict)
     readings: Tensor | None = None
-    conditioning: Tensor | None = None
     computed: list[tuple[int, int, int]] = field(default_factory=list)
 
 
@@ -93,14 +90,7 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
         self.loop_products: list[LoopProduct] = []
 
     def forward(
-        self,
-        states: Tensor,
-        queries: Tensor | None,
-        run: Looping,
-        first: int,
-        cached: int,
-        loop: int = 0,
-        conditioning: Tensor | None = None,
+        self, states: Tensor, queries: Tensor | None, run: Looping, first: int, cached: int, loop: int = 0
     ) -> Tensor:
         """Apply the layers to states, (B, T, D).
 
@@ -111,14 +101,11 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
             first: Index of the first of these layers among prelude, the layers that a token passes in a loop, and coda.
             cached: Index of the first of these layers in a cache of all loops.
             loop: Number of earlier loops, which selects the low-rank changes of `loop_lora_rank`.
-            conditioning: Gains and scales of these layers, (C, 4, D), or None.
         """
         for product in self.loop_products:
             product.loop = loop
         more = {} if queries is None else {"queries": queries}
         for number, layer in enumerate(self):
-            if conditioning is not None:
-                more["conditioning"] = conditioning[number]
             states = layer(
                 states,
                 attention_mask=run.masks[run.kinds[first + number]] if run.kinds else run.masks,

@@ -48,7 +48,6 @@ from adadepth.models.looped.convert import (
     read_published_weights,
     replace_stale_tokens,
 )
-from adadepth.models.looped.elastic import LoopConditioning, Modulation, compute_equal_steps
 from adadepth.models.looped.layers import (
     LoopedLayer,
     build_decoder_parts,
@@ -164,9 +163,6 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
             if getattr(module, "ends_branch", False):
                 deviation /= math.sqrt(2 * self.config.num_hidden_layers)
             init.trunc_normal_(module.weight, std=deviation, a=-3 * deviation, b=3 * deviation)
-        if isinstance(module, Modulation):
-            init.zeros_(module.weight)
-            init.zeros_(module.bias)
 
 
 def _find_other_loops(stored: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
@@ -218,8 +214,6 @@ class LoopedModel(LoopedPreTrainedModel):
             self.register_buffer("low_start", torch.zeros(config.hidden_size))  # never trained, as in HRM-Text
         if config.loop_lora_rank is not None:
             self.core.loop_products = add_loop_products(self.core, config.num_loops, config.loop_lora_rank)
-        if config.loop_conditioning == "time":
-            self.conditioning = LoopConditioning(config.hidden_size, config.core)
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
         if config.gate:
@@ -330,8 +324,6 @@ class LoopedModel(LoopedPreTrainedModel):
         run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
         run.embedded = self.prelude(run.embedded, None, run, 0, 0) if len(self.prelude) else run.embedded
         run.state = self.first_state(run, initial_state)
-        if self.config.loop_conditioning == "time":
-            run.conditioning = self.conditioning(compute_equal_steps(loops), run.state)
         return run
 
     def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
@@ -396,8 +388,7 @@ class LoopedModel(LoopedPreTrainedModel):
             low = self._run_low_cycles(before, low, run, first, cached)
             summed, passed = before + low, config.low_layers * config.low_cycles
             first, cached = first + passed, cached + passed
-        conditioning = None if run.conditioning is None else run.conditioning[run.done]
-        updated = self.core(self.injected(summed, run.embedded), previous, run, first, cached, run.done, conditioning)
+        updated = self.core(self.injected(summed, run.embedded), previous, run, first, cached, run.done)
         damping = 1.0 / run.loops if config.damping is None else config.damping
         state = updated if damping == 1.0 else before + damping * (updated - before)
         normed: Tensor = self.norm(state)

@@ -4,7 +4,6 @@
     mean        1/N sum_n L_n
     geometric   sum_n w_n L_n,  w_n = g (1 - g)^(n-1),  w_N = (1 - g)^(N-1)     (arXiv 2607.20519)
     gate        sum_n p_n L_n - beta H(p),  p from the halting unit             (Ouro, arXiv 2510.25741, stage I)
-    elastic     L_N; training adds two terms of a short schedule                (`adadepth.models.looped.elastic`)
     gate_alone  1/(N-1) sum_n BCE(1 - lambda_n, sigmoid(50 (I_n - 0.005)))      (stage II; all else is frozen)
 
 Any other objective is a loss over exits (`adadepth.halting.step_losses`) with depths d_n = n.
@@ -40,8 +39,6 @@ from adadepth.models.looped.settings import Objective
 from adadepth.models.shared.causal import count_rows_at_once
 from adadepth.models.shared.losses import LossTerm, expected_loss, weigh_steps
 
-# Parts of the loss that some objective has.
-LOSS_PARTS = ("task", "entropy", "gate", "short", "consistency")
 # Ouro's targets of the second stage: the slope of the sigmoid, and the gain at its centre.
 _SHARPNESS, _NO_GAIN = 50.0, 0.005
 
@@ -93,7 +90,7 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
             expected = (prior.pmf * losses).sum(dim=-1)
         case "mean":
             expected = losses.mean(dim=-1)
-        case "last" | "elastic":
+        case "last":
             expected = losses[:, -1]
         case text:
             loops = range(1, losses.shape[1] + 1)

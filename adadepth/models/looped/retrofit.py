@@ -182,7 +182,6 @@ _DECODER_SIZES = (
     "intermediate_size",
 )
 _LAYER_SETTINGS = (
-    "loop_conditioning",
     "low_layers",
     "hidden_act",
     "attention_gate",

@@ -21,8 +21,7 @@ Injection = StrEnum("Injection", ["none", "add", "linear", "restart"])
 StartState = StrEnum("StartState", ["input", "zeros", "drawn"])
 Queries = StrEnum("Queries", ["state", "previous"])
 LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
-Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone", "elastic"])
-Conditioning = StrEnum("Conditioning", ["none", "time"])
+Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
 TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
 Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
 GeometricTruncation = StrEnum("GeometricTruncation", ["leftover", "renormalise"])
@@ -47,14 +46,6 @@ class LoopedSettings(ModelConfig):
         shape=True,
     )
     coda: int = setting(0, "K, number of layers after the loop, run for every prediction", at_least(0), shape=True)
-    loop_conditioning: Conditioning = setting(
-        Conditioning.none,
-        "input of the layers of the core beside the states: none, or the time and the step of the loop",
-        shape=True,
-        later=True,
-        more="Loop n of N begins at the time (n - 1)/N and has the step 1/N (LoopFormer, arXiv 2602.11451); see "
-        "`adadepth.models.looped.elastic`.",
-    )
     low_layers: int = setting(
         0,
         "number of layers of a second stack, the low-level one of HRM-Text, applied before the core in every loop",
@@ -175,8 +166,8 @@ class LoopedSettings(ModelConfig):
     objective: str = setting(
         "last",
         "weights of the losses of loops: last, mean, geometric, gate (by the halting unit), gate_alone (trains that "
-        "unit only), elastic (also trains fewer loops), or a loss over exits: uniform, linear, sqrt, inverse, "
-        "inverse_sqrt, sum, layerskip, or NAME[:PARAMETER] of an installed package",
+        "unit only), or a loss over exits: uniform, linear, sqrt, inverse, inverse_sqrt, sum, layerskip, or "
+        "NAME[:PARAMETER] of an installed package",
         more="The equations are those of `adadepth.models.looped.objectives` and `adadepth.halting.step_losses`.",
     )
     geometric_share: float = setting(
@@ -268,7 +259,6 @@ def fix_loops(model: LoopedSettings, depth: int) -> dict[str, Any]:
         "num_loops": depth,
         "exit_rule": None,
         "objective": "last",
-        "loop_conditioning": Conditioning.none,
         "train_loops": TrainLoops.fixed,
         "loop_curriculum": Curriculum.none,
         "curriculum_share": LoopedSettings.curriculum_share,
@@ -303,7 +293,6 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
     if model.train_loops is TrainLoops.drawn and model.objective != Objective.last:
         yield f"model.train_loops=drawn: needs model.objective=last, not {model.objective}"
     yield from _check_low_level(model)
-    yield from _check_elastic(config, model)
     if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
         yield f"model.curriculum_share={model.curriculum_share:g}: only used with model.loop_curriculum"
     if model.loop_curriculum is not Curriculum.none and model.objective == Objective.gate_alone:
@@ -321,37 +310,6 @@ def warn_of_untrained_gate(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, LoopedSettings)
     if model.gate and model.objective not in (Objective.gate, Objective.gate_alone):
         yield f"the gate is not trained by model.objective={model.objective}; model.objective=gate trains it"
-
-
-def _check_elastic(config: ExperimentConfig, model: LoopedSettings) -> Iterator[str]:
-    """Yield errors for settings that cannot be combined with conditioned layers, or with a short schedule."""
-    if problem := find_conditioning_problem(model):
-        yield f"model.{problem}"
-    if model.objective != Objective.elastic or config.mode is not Mode.train:
-        return
-    if model.num_loops == 1:
-        yield "model.num_loops=1: must be at least 2, because objective=elastic also trains fewer loops"
-    if model.loop_curriculum is not Curriculum.none:
-        yield f"model.loop_curriculum={model.loop_curriculum}: must be none with objective=elastic"
-    if config.runtime.compile:
-        yield "runtime.compile=true: must be false with objective=elastic, whose short schedules differ by step"
-
-
-def find_conditioning_problem(described: Any) -> str | None:
-    """Return why layers cannot be conditioned on the time of a loop, or None if they can.
-
-    Args:
-        described: Settings or configuration of the model.
-    """
-    if described.loop_conditioning == Conditioning.none:
-        return None
-    if described.cache_policy == "frozen":
-        return "cache_policy=frozen: unavailable with loop_conditioning=time"
-    if described.train_loops == TrainLoops.drawn:
-        return "train_loops=drawn: must be fixed with loop_conditioning=time"
-    if described.low_layers:
-        return f"low_layers={described.low_layers}: must be 0 with loop_conditioning=time"
-    return None
 
 
 def _check_objective(model: LoopedSettings) -> Iterator[str]:

@@ -32,7 +32,6 @@ from adadepth.halting.units import count_unit_macs
 from adadepth.models.depth.engine import ExitRuleKnob
 from adadepth.models.depth.outputs import StepMacs, price_steps
 from adadepth.models.looped.configuration import LoopedConfig
-from adadepth.models.looped.elastic import compute_distances, draw_short_steps
 from adadepth.models.looped.exits import LoopReading, LoopResults, run_loops
 from adadepth.models.looped.loop_adapters import count_loop_products
 from adadepth.models.looped.loop_state import Looping
@@ -221,48 +220,11 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
     def _reads_all_loops(self, run_all: bool | None, labels: Tensor | None, rule: ExitRule, loops: int) -> bool:
         """Return whether the head must predict after every loop, because the call or a loss requires it."""
-        reads_last_only = self.config.objective in ("last", "elastic") and isinstance(rule, Fixed) and rule.k == loops
+        reads_last_only = self.config.objective == "last" and isinstance(rule, Fixed) and rule.k == loops
         needed = labels is not None and not reads_last_only
         if run_all is False and needed:
             raise ValueError(f"run_all_steps=False with labels: objective={self.config.objective} needs every loop")
         return needed if run_all is None else run_all
-
-    def _begin_short(self, run: Looping, labels: Tensor | None) -> Looping | None:
-        """Return the state before the loops of a short schedule, in training with `objective=elastic`, else None.
-
-        The short schedule begins with the states of the long one.
-
-        Args:
-            run: State of the batch before its first loop, with the long schedule.
-            labels: Labels, or None if no loss is computed.
-
-        Raises:
-            ConfigError: If there is a single loop, or a cache.
-        """
-        if labels is None or not self.training or self.config.objective != "elastic":
-            return None
-        if run.loops == 1:
-            raise ConfigError("num_loops=1: objective=elastic trains with at least 2 loops")
-        if run.cache is not None:
-            raise ConfigError("use_cache=True: objective=elastic trains without a cache")
-        steps = draw_short_steps(run.loops, self.config.draw_seed, self._step)
-        is_conditioned = run.conditioning is not None
-        conditioning = self.model.conditioning(steps, run.state) if is_conditioned else None
-        return replace(run, loops=len(steps), conditioning=conditioning)
-
-    def _run_short(
-        self, short: Looping, long: LoopResults, units: tuple[Tensor | None, nn.Module, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Run a short schedule, and return its head inputs, (K, D), and their distances from the long one's, (K,).
-
-        Args:
-            short: State of the batch before the loops of the short schedule.
-            long: Results of the long schedule.
-            units: Slots, head and mask of the predicted units; see `LoopReading`.
-        """
-        slots, head, real = units
-        read = run_loops(self.model, short, LoopReading(slots, head, Fixed(short.loops), real)).at_exit
-        return read, compute_distances((long.all_loops or [long.at_exit])[-1], read)
 
     def _run_loops(
         self,
@@ -401,7 +363,7 @@ def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) 
     """
     tokens, most = sum(lengths), config.backprop_loops or config.num_loops
     loops = 1 if config.train_loops == "drawn" else min(config.num_loops, most)
-    read = 1 if config.objective in ("last", "elastic") else loops
+    read = 1 if config.objective == "last" else loops
     trains_prelude = config.backprop_loops is None or config.injection != "none"
     prelude = config.prelude if trains_prelude else 0
     cycles = config.low_gradient_cycles(config.num_loops)[-loops:] if config.low_layers else [0] * loops

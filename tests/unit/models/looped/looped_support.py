@@ -37,11 +37,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "prelude": 1, "core": 1, "low_layers": 2, "low_cycles": 3, "coda": 1, "num_loops": 2, "damping": 0.5,
         "injection": "linear", "gate": True, "num_key_value_heads": 2,
     },
-    "conditioned": {"prelude": 1, "core": 2, "num_loops": 3, "loop_conditioning": "time"},
-    "conditioned, and everything else": {
-        "core": 2, "coda": 1, "num_loops": 3, "loop_conditioning": "time", "norms": "branch", "state_norm": "fed",
-        "injection": "linear", "queries": "previous", "num_key_value_heads": 2, "gate": True,
-    },
     "few keys, wide heads": {"core": 2, "num_loops": 2, "num_key_value_heads": 2, "head_dim": 10},
 }  # fmt: skip
 

@@ -216,42 +216,21 @@ def run_plain_retrofit(
     return 30.0 * torch.tanh(logits / 30.0) if kind == "gemma2" else logits
 
 
-def compute_plain_conditioning(w: Weights, time: float, step: float, layer: int, width: int) -> list[Tensor]:
-    """Return gain and scale of attention, then of the feed-forward layer, (D,) each, of one layer in one loop."""
-    total = torch.zeros(width, dtype=torch.float64)
-    for name, value in (("time", time), ("step", step)):
-        angles = [value * 10000 ** (-i / 128) for i in range(128)]
-        waves = torch.tensor([math.cos(a) for a in angles] + [math.sin(a) for a in angles], dtype=torch.float64)
-        p = f"model.conditioning.{name}_embedding."
-        inner = w[p + "0.weight"] @ waves + w[p + "0.bias"]
-        total = total + w[p + "2.weight"] @ (inner * torch.sigmoid(inner)) + w[p + "2.bias"]
-    p, begin = "model.conditioning.modulation.", 4 * layer * width
-    projected = w[p + "weight"] @ (total * torch.sigmoid(total)) + w[p + "bias"]
-    return [projected[begin + part * width : begin + (part + 1) * width] for part in range(4)]
-
-
-def run_plain_looped(
-    config: Any, weights: Weights, ids: Tensor, state: Tensor | None = None, steps: Sequence[float] | None = None
-) -> list[Tensor]:
-    """Return logits (T, V) after every loop of one row with this project's layers, with equal or given steps."""
+def run_plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | None = None) -> list[Tensor]:
+    """Return logits (T, V) after every loop of one row with this project's layers."""
     w = {name: weight.double() for name, weight in weights.items()}
-    steps = [1 / config.num_loops] * config.num_loops if steps is None else steps
 
     def norm(u: Tensor, name: str) -> Tensor:
         return apply_rms_norm(u, w.get(name, torch.ones(u.shape[-1], dtype=u.dtype)), config.rms_norm_eps)
 
-    def run_layer(x: Tensor, p: str, previous: Tensor | None = None, conditioning: Any = (1, 0, 1, 0)) -> Tensor:
-        gain, scale, mlp_gain, mlp_scale = conditioning
-
-        def add(u: Tensor, branch: Tensor, gain: Any, name: str) -> Tensor:
+    def run_layer(x: Tensor, p: str, previous: Tensor | None = None) -> Tensor:
+        def add(u: Tensor, branch: Tensor, name: str) -> Tensor:
             if config.norms == "pre":
-                return u + gain * branch
-            if config.norms == "sandwich":
-                return norm(u + gain * branch, p + name)
-            return u + gain * norm(branch, p + name)
+                return u + branch
+            return norm(u + branch, p + name) if config.norms == "sandwich" else u + norm(branch, p + name)
 
-        u = norm(x, p + "attention_norm.weight") * (1 + scale)
-        query_states = u if previous is None else norm(previous, p + "attention_norm.weight") * (1 + scale)
+        u = norm(x, p + "attention_norm.weight")
+        query_states = u if previous is None else norm(previous, p + "attention_norm.weight")
         shared = config.num_key_value_heads or config.num_attention_heads
         a = compute_attention(
             u, query_states, *(w[f"{p}self_attn.{letter}_proj.weight"] for letter in "qkvo"),
@@ -259,10 +238,9 @@ def run_plain_looped(
             q_bias=w.get(p + "self_attn.q_proj.bias"), k_bias=w.get(p + "self_attn.k_proj.bias"),
             gate=w.get(p + "self_attn.gate_proj.weight"),
         )  # fmt: skip
-        x = add(x, a, gain, "attention_post_norm.weight")
+        x = add(x, a, "attention_post_norm.weight")
         parts = (w[f"{p}mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
-        mixed = apply_swiglu(norm(x, p + "mlp_norm.weight") * (1 + mlp_scale), *parts)
-        return add(x, mixed, mlp_gain, "mlp_post_norm.weight")
+        return add(x, apply_swiglu(norm(x, p + "mlp_norm.weight"), *parts), "mlp_post_norm.weight")
 
     root = math.sqrt(config.hidden_size) if config.scale_embeddings else 1.0
     e = w["model.embed_tokens.weight"][ids] * (config.embedding_scale or root)
@@ -281,7 +259,7 @@ def run_plain_looped(
             "restart": lambda: e,
         }[config.injection]()
 
-    for loop, step in enumerate(steps):
+    for _ in range(config.num_loops):
         for _ in range(config.low_cycles if config.low_layers else 0):
             low = add_input(s + low)
             for number in range(config.low_layers):
@@ -289,11 +267,8 @@ def run_plain_looped(
             low = norm(low, "model.low_norm.weight")
         z = add_input(s + low)
         for number in range(config.core):
-            conditioning = (1, 0, 1, 0)
-            if config.loop_conditioning == "time":
-                conditioning = compute_plain_conditioning(w, sum(steps[:loop]), step, number, config.hidden_size)
-            z = run_layer(z, f"model.core.{number}.", previous if config.queries == "previous" else None, conditioning)
-        s = s + (1.0 / len(steps) if config.damping is None else config.damping) * (z - s)
+            z = run_layer(z, f"model.core.{number}.", previous if config.queries == "previous" else None)
+        s = s + (1.0 / config.num_loops if config.damping is None else config.damping) * (z - s)
         normed = norm(s, "model.norm.weight")
         s = normed if config.state_norm == "fed" else s
         previous = normed
