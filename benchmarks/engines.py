@@ -83,7 +83,8 @@ def write_unrolled(model: Any, folder: Path) -> None:
         parts[2] = str(int(parts[2]) + loop * model.config.core)
         unrolled[".".join(parts)] = weight
     layer_count = model.config.core * fields["num_loops"]
-    config = LlamaConfig(**{**fields, "num_hidden_layers": layer_count, "model_type": "llama"}, core=model.config.core)
+    fields |= {"num_hidden_layers": layer_count, "model_type": "llama", "core": model.config.core}
+    config = LlamaConfig(**fields)
     llama = LlamaForCausalLM(config)
     llama.load_state_dict(unrolled)
     llama.save_pretrained(folder)

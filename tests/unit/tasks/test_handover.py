@@ -320,7 +320,7 @@ def test_the_tolerance_of_other_number_formats_is_measured(
             pairs = [network(ids).logits[0].softmax(dim=-1) for network in (model.eval(), written)]
         classes = torch.tensor(entry["classes"])[:, None]
         differences.append(float((pairs[0] - pairs[1]).gather(1, classes).abs().max()))
-    assert content["tolerance"] == pytest.approx(max(1e-3, 3 * max(differences)), rel=1e-3)
+    assert content["tolerance"] == pytest.approx(max(1e-3, 3 * max(differences)), rel=0.02)
     assert content["tolerance"] < 0.05
     assert run_check(folder, capsys)[0] == 0
     weights = load_file(folder / "model" / "model.safetensors")
