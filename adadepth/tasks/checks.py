@@ -58,8 +58,8 @@ def check_state_maps(config: ExperimentConfig, model: Any) -> None:
         return
     if type(model).build_state_maps is DepthModel.build_state_maps:
         raise ConfigError(
-            f"{setting}: model={config.model.name} does not update one state repeatedly, as looped models, ACT-ALBERT "
-            "and TRM do; leave it false"
+            f"{setting}: model={config.model.name} does not update one state repeatedly with the same layers; "
+            "leave it false"
         )
     for key in ("fsdp", "deepspeed"):
         if getattr(trainer, key, None):

@@ -43,7 +43,7 @@ def planted(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def _reset_permission() -> Iterator[None]:
+def _allow_remote_code() -> Iterator[None]:
     allow_remote_code(True)
     yield
     allow_remote_code(False)
@@ -63,7 +63,7 @@ def test_no_code_runs_and_no_question_is_asked(
     assert not (planted.parent / "ran").exists()
 
 
-@pytest.mark.usefixtures("_allowed")
+@pytest.mark.usefixtures("_allow_remote_code")
 def test_allowed_code_runs_and_is_named(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_config("checkpoint", str(planted)).model_type == "planted"
     assert (planted.parent / "ran").exists()
