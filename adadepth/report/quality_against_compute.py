@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from adadepth.metrics.architectures import NOT_RETRAINED, compared_rows
-from adadepth.metrics.exit_pareto import name_units
+from adadepth.metrics.exit_pareto import name_units, select_rules_without_labels
 from adadepth.metrics.metric_names import WORK, is_loss
 from adadepth.metrics.unit_costs import name_compute
 from adadepth.report.architectures import build_network_panels
@@ -90,8 +90,8 @@ def _build_rule_panels(files: RunFiles) -> Iterator[Panel]:
     """Yield a panel of exit rules for every evaluated set: score against compute, without oracles, which see labels."""
     studies = files.of(EXIT_RULES).get("sets", {})
     for name, study in studies.items():
-        rules = [row for row in study["rows"] if not row["rule"].startswith("oracle")]
-        if (panel := build_study_panel({**study, "rows": rules}, "macs")) is not None:
+        rules = {**study, "rows": select_rules_without_labels(study)}
+        if (panel := build_study_panel(rules, "macs")) is not None:
             yield replace(panel, title=f"{name}: exit rules of one network")
 
 
