@@ -18,7 +18,7 @@ from adadepth.report.console_summary import (
     format_table_lines,
     format_verdict_lines,
 )
-from adadepth.report.run_files import EXITS, RIVALS, RunFiles, read_run
+from adadepth.report.run_files import EXITS, RIVALS, SEEDS, RunFiles, read_run
 from adadepth.report.verdict import verdict
 from tests.marks_support import quick_one_in
 from tests.unit.report.recorded import record
@@ -73,6 +73,14 @@ def test_the_result_of_a_cut_training_has_a_remark(reason: str | None, done: int
     assert format_result(dataclasses.replace(files, run=record), REPORT).splitlines() == [
         f"act_tiny, seed 3: mean depth 2.99, compute 50% of full depth{end}", f"report: {REPORT}",
     ]  # fmt: skip
+
+
+def test_the_result_of_several_seeds_is_called_their_mean(run: Path) -> None:
+    record = {"config_name": "cmp_exit", "seed": 0, "final_metrics": {"eval/score": 0.689}}
+    files = dataclasses.replace(
+        read_run(run), run=record, config={"optimise": "eval/score"}, others={SEEDS: {"seeds": [0, 1], "n": 2}}
+    )
+    assert format_result(files, REPORT).splitlines()[0] == "cmp_exit, 2 seeds (mean): eval/score 0.6890"
 
 
 def test_a_quiet_result_counts_predictions_at_exits_as_the_verdict_does(run: Path) -> None:
