@@ -90,7 +90,7 @@ def test_a_quiet_result_counts_predictions_at_exits_as_the_verdict_does(run: Pat
     halting = {**files.halting, "n": 10, "cost": cost, "prediction_macs": 50.0, "predictions_per_unit": 2.0}
     record = {"config_name": "act_tiny", "seed": 3, "final_metrics": {"cost/adaptive_over_full": 0.3}}
     (line, _) = format_result(dataclasses.replace(files, run=record, halting=halting), REPORT).splitlines()
-    assert line == "act_tiny, seed 3: compute 87% of full depth (30% without predictions at exits)"
+    assert line == "act_tiny, seed 3: compute 87% of full depth (30% without predictions)"
 
 
 @pytest.mark.parametrize(("selected", "line"), [
