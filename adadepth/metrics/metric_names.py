@@ -19,8 +19,8 @@ SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_
 _LOSSES = ("loss", "perplexity", "bits_per_character", "bits_per_byte", "mse", "runtime")  # endings of names
 # Errors of the `evaluate` library.
 LIBRARY_ERRORS = frozenset({"brier_score", "cer", "mae", "mape", "mase", "max_error", "smape", "wer"})
-# Metrics that say how good a model is at its decided depths: the first that a task has is shown.
-QUALITIES = ("score", "mlm_loss", "lm_loss", "task_loss")
+# Quality metrics at the decided depths: the first that a task has is shown.
+PREFERRED_QUALITIES = ("score", "mlm_loss", "lm_loss", "task_loss")
 _WORDS = (("<=", "up to"), (">", "over"))
 
 

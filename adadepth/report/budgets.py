@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.metric_names import QUALITIES, drop_losses_of_other_depths
+from adadepth.metrics.metric_names import PREFERRED_QUALITIES, drop_losses_of_other_depths
 from adadepth.metrics.unit_costs import (
     UNIT_COST_TITLES,
     WITHOUT_PREDICTIONS,
@@ -70,7 +70,7 @@ def has_targets(budgets: Mapping[str, Any]) -> bool:
 def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
     """Return the quality metric for the figure of quality against depth, or None if no row has one."""
     metrics = budgets["rows"][0]["metrics"]
-    return next((name for name in (*QUALITIES, "loss") if name in metrics), None)
+    return next((name for name in (*PREFERRED_QUALITIES, "loss") if name in metrics), None)
 
 
 def format_budget_label(row: Mapping[str, Any]) -> str:
@@ -122,8 +122,8 @@ def format_budgets(budgets: Mapping[str, Any]) -> str:
         budgets: Contents of budgets.json.
     """
     table = build_budget_table(budgets)
-    shown = ("row", "rule", "mean", "std", "adaptive_over_full", select_drawn_quality(budgets))
-    columns = [column for column in table.columns if column.key in shown]
+    screen_keys = ("row", "rule", "mean", "std", "adaptive_over_full", select_drawn_quality(budgets))
+    columns = [column for column in table.columns if column.key in screen_keys]
     # The header says what the compute leaves out.
     columns = [replace(column, title="compute") if column.key == "adaptive_over_full" else column for column in columns]
     header = (

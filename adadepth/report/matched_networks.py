@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from adadepth.metrics.metric_names import QUALITIES
+from adadepth.metrics.metric_names import PREFERRED_QUALITIES
 from adadepth.report.resources import SIZE_FIELDS, TITLES, average_sizes, describe_matches
 from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.report.section import Section, SectionEntry, fill
@@ -19,7 +19,7 @@ from adadepth.report.table import Column, Table, has_values, make_number_format,
 
 Networks = Sequence[Mapping[str, Any]]  # rows of rivals.json that differ only in the seed
 
-_METRICS = tuple(f"/{name}" for name in QUALITIES)
+_METRICS = tuple(f"/{name}" for name in PREFERRED_QUALITIES)
 
 
 def group_networks(comparison: Mapping[str, Any]) -> list[Networks]:
@@ -165,9 +165,9 @@ def format_rivals(comparison: Mapping[str, Any]) -> str:
     """
     table, steps = build_rival_table(comparison), _describe_steps(group_networks(comparison))
     keys = [column.key for column in table.columns]
-    quality = next((name for metric in QUALITIES if (name := f"eval/{metric}") in keys), None)
-    shown = ("network", "mean", "std", "compute", "steps", quality, f"{quality}/std")
-    screen = replace(table, columns=[column for column in table.columns if column.key in shown])
+    quality = next((name for metric in PREFERRED_QUALITIES if (name := f"eval/{metric}") in keys), None)
+    screen_keys = ("network", "mean", "std", "compute", "steps", quality, f"{quality}/std")
+    screen = replace(table, columns=[column for column in table.columns if column.key in screen_keys])
     matches = [f"{row['network']}, {row['matches']}" for row in table.rows if row.get("matches")]
     matches = ["\n".join(["against the adaptive network:", *matches])] if matches else []
     header = "matched baselines of fixed depth (compute relative to the adaptive network):"
