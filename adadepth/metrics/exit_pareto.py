@@ -22,6 +22,11 @@ def warnings(study: Mapping[str, Any]) -> list[str]:
     return [f"{warning} ({', '.join(names)})" for warning, names in rules.items()]
 
 
+def select_rules_without_labels(study: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows of an exit-rule comparison without the oracles, which cannot be run without labels."""
+    return [row for row in study["rows"] if row["kind"] != "ceiling"]
+
+
 def batches(study: Mapping[str, Any]) -> list[str]:
     """Return the batch sizes at which exit rules were timed, in increasing order."""
     return sorted({batch for row in study["rows"] for batch in row.get("seconds", {})}, key=int)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_
 _LOSSES = ("loss", "perplexity", "bits_per_character", "bits_per_byte", "mse", "runtime")  # endings of names
 # Errors of the `evaluate` library.
 LIBRARY_ERRORS = frozenset({"brier_score", "cer", "mae", "mape", "mase", "max_error", "smape", "wer"})
+# Quality metrics at the decided depths: the first that a task has is shown.
+PREFERRED_QUALITIES = ("score", "mlm_loss", "lm_loss", "task_loss")
 _WORDS = (("<=", "up to"), (">", "over"))
 
 
@@ -37,6 +40,25 @@ def is_loss(measure: str) -> bool:
     """Return whether a smaller value of a metric is better, as for a loss or an error rate."""
     name = re.sub(r"_step_\d+$", "", measure.rpartition("/")[2].removeprefix("eval_"))
     return name.endswith(_LOSSES) or name in LIBRARY_ERRORS
+
+
+def drop_losses_of_other_depths(
+    metrics: Mapping[str, float], decided_loss: float | None, prefix: str = ""
+) -> dict[str, float]:
+    """Return the metrics without `loss` and `task_loss` if these are not the loss at the decided depths.
+
+    Early exits weight the losses of all exits, which a network with one exit does not have.
+
+    Args:
+        metrics: Metrics of an evaluation, by name.
+        decided_loss: Mean loss at the decided depths, or None if it is unknown. Language models have it as `lm_loss`.
+        prefix: Text before the names of the first evaluation set, such as `eval/`.
+    """
+    decided_loss = metrics.get(f"{prefix}lm_loss", decided_loss)
+    trained_loss = metrics.get(f"{prefix}loss" if f"{prefix}lm_loss" in metrics else f"{prefix}task_loss")
+    if decided_loss is None or trained_loss is None or math.isclose(trained_loss, decided_loss, rel_tol=1e-3):
+        return dict(metrics)
+    return {name: value for name, value in metrics.items() if name.rpartition("/")[2] not in ("loss", "task_loss")}
 
 
 def find_least_depth(histograms: Iterable[Sequence[float]]) -> int:

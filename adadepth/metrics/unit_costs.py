@@ -12,7 +12,7 @@ UNIT_COST_TITLES = {
     "cost/macs_per_sequence": "MACs per sequence",
     TIME: "ms per token",
 }
-WITHOUT_PREDICTIONS = "without predictions at exits"  # what `cost/adaptive_macs` and its ratios leave out
+WITHOUT_PREDICTIONS = "without predictions"  # what `cost/adaptive_macs` and its ratios leave out
 _SCALES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
@@ -38,7 +38,7 @@ def compute_unit_macs(summary: Mapping[str, Any], tokens: float | None = None) -
 
 
 def compute_share_with_predictions(summary: Mapping[str, Any]) -> float | None:
-    """Return the compute of the decided depths with predictions at exits, as a share of full depth with its prediction.
+    """Return the compute of the decided depths with predictions, as a share of full depth with its prediction.
 
     An exit rule that reads predictions needs one after every update, and full depth always needs one. The result is
     None if predictions are not counted apart.
@@ -55,7 +55,7 @@ def compute_share_with_predictions(summary: Mapping[str, Any]) -> float | None:
 
 
 def has_separate_predictions(summaries: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether predictions at exits are counted apart from the compute of any network, which leaves them out.
+    """Return whether predictions are counted apart from the compute of any network, which leaves them out.
 
     Args:
         summaries: Contents of halting.json, or rows of budgets.json.
@@ -64,7 +64,7 @@ def has_separate_predictions(summaries: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def name_compute(title: str, summaries: Iterable[Mapping[str, Any]]) -> str:
-    """Return the title of compute, with `without predictions at exits` before its first comma if it leaves these out.
+    """Return the title of compute, with `without predictions` before its first comma if it leaves these out.
 
     Args:
         title: Title, such as `compute, share of full depth`.
@@ -79,7 +79,7 @@ def name_compute(title: str, summaries: Iterable[Mapping[str, Any]]) -> str:
 def format_compute_shares(
     share: float, with_predictions: float | None, format_share: Callable[[float], str], whole: str
 ) -> str:
-    """Format compute as a share of full depth, as tables of exits count it: with predictions at exits.
+    """Format compute as a share of full depth, as tables of exits count it: with predictions.
 
     If the share without predictions differs, it follows in brackets.
 

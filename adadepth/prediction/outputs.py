@@ -10,8 +10,8 @@ class PredictionCompute(NamedTuple):
     """Multiply-accumulates of predictions for texts, each as a float.
 
     Attributes:
-        needed: Compute at the decided depths, without predictions at exits.
-        full: Compute at full depth, without predictions at exits.
+        needed: Compute at the decided depths, without predictions.
+        full: Compute at full depth, without predictions.
         readings: Compute of the predictions at exits, one after every update if the exit rule reads them.
         full_readings: Compute of one prediction of each unit.
     """
@@ -27,7 +27,7 @@ class PredictionCompute(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Compute at the decided depths as a share of full depth, without predictions at exits."""
+        """Compute at the decided depths as a share of full depth, without predictions."""
         return self.needed / self.full
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
 from adadepth.metrics.directions import is_less_better
+from adadepth.metrics.metric_names import PREFERRED_QUALITIES
 from adadepth.metrics.significance import GROUPS, SeedMean, average_over_seeds
 from adadepth.report.compute_cost import normalise_rule
 from adadepth.report.matched_networks import (
@@ -177,7 +178,6 @@ def _format_third(name: str, counts: Mapping[str, int]) -> str:
 
 
 # By precedence, after the metrics that the run optimises and selects its model by.
-_QUALITIES = ("score", "mlm_loss", "lm_loss", "task_loss")
 _TOTAL = "eval/loss"  # it holds penalties too
 
 _NOTHING = "No baseline with another allocation of depth was run on the same task"
@@ -684,7 +684,7 @@ def qualities(files: RunFiles) -> list[str]:
     selecting = (files.config.get("trainer") or {}).get("metric_for_best_model")
     meant = [files.config.get("optimise"), selecting and "eval/" + selecting.removeprefix("eval_")]
     preferred = [name.rpartition("/")[2] for name in meant if name and name.startswith("eval/") and name != _TOTAL]
-    return list(dict.fromkeys([*preferred, *_QUALITIES]))
+    return list(dict.fromkeys([*preferred, *PREFERRED_QUALITIES]))
 
 
 def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:

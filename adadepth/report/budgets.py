@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adadepth.metrics.metric_names import PREFERRED_QUALITIES, drop_losses_of_other_depths
 from adadepth.metrics.unit_costs import (
     UNIT_COST_TITLES,
     WITHOUT_PREDICTIONS,
@@ -23,8 +25,6 @@ from adadepth.runtime.files import write_atomic
 
 _UNIT_COSTS = {name.removeprefix("cost/"): title for name, title in UNIT_COST_TITLES.items()}
 _WORK = ("adaptive_macs", "executed_over_full", "adaptive_over_full", *_UNIT_COSTS)
-# Metrics that say how good a model is: the first that a task has is drawn; of a loss, less is better.
-_QUALITIES = ("score", "mlm_loss", "loss")
 
 
 def build_budget_row(
@@ -45,10 +45,10 @@ def build_budget_row(
         rule: Exit rule of the evaluation, with its threshold, or None without one.
 
     Returns:
-        `target`, `fit`, `rule` (if there is one) and `metrics`; `n` units with `mean` and `std` of their depths; the
-        compute of all units as `adaptive_macs`, as a share of full depth and for each token or sequence, with the
-        milliseconds of a token; `prediction_macs`, the compute of
-        one prediction, which they leave out; and `spearman`, if the data have a difficulty.
+        `target`, `fit`, `rule` (if there is one) and `metrics`, without losses of other depths; `n` units with `mean`
+        and `std` of their depths; the compute of all units as `adaptive_macs`, as a share of full depth and for each
+        token or sequence, with the milliseconds of a token; `prediction_macs`, the compute of one prediction, which
+        they leave out; and `spearman`, if the data have a difficulty.
     """
     everyone, cost = statistics["classes"]["all"], statistics["cost"]
     row: dict[str, Any] = {"target": target, "fit": None if fit is None else dict(fit)}
@@ -59,7 +59,7 @@ def build_budget_row(
         row["prediction_macs"] = statistics["prediction_macs"]
     if (correlation := statistics.get("difficulty", {}).get("spearman")) is not None:
         row["spearman"] = correlation["value"]
-    return {**row, "metrics": dict(metrics)}
+    return {**row, "metrics": drop_losses_of_other_depths(metrics, everyone.get("loss"))}
 
 
 def has_targets(budgets: Mapping[str, Any]) -> bool:
@@ -70,7 +70,7 @@ def has_targets(budgets: Mapping[str, Any]) -> bool:
 def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
     """Return the quality metric for the figure of quality against depth, or None if no row has one."""
     metrics = budgets["rows"][0]["metrics"]
-    return next((name for name in _QUALITIES if name in metrics), None)
+    return next((name for name in (*PREFERRED_QUALITIES, "loss") if name in metrics), None)
 
 
 def format_budget_label(row: Mapping[str, Any]) -> str:
@@ -99,7 +99,11 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
             for name, title in _UNIT_COSTS.items()
             if any(name in row for row in budgets["rows"])
         ),
-        *(Column(name, name, make_number_format(4)) for name in budgets["rows"][0]["metrics"]),
+        *(
+            Column(name, name, make_number_format(4))
+            for name in budgets["rows"][0]["metrics"]
+            if all(name in row["metrics"] for row in budgets["rows"])
+        ),
     ]
     rows = []
     for row in budgets["rows"]:
@@ -110,17 +114,24 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
 
 
 def format_budgets(budgets: Mapping[str, Any]) -> str:
-    """Format the table of one checkpoint fitted to several depths as text.
+    """Format the table of one checkpoint fitted to several depths as text for a screen of 100 columns.
+
+    `build_budget_table` has all columns, for the report.
 
     Args:
         budgets: Contents of budgets.json.
     """
+    table = build_budget_table(budgets)
+    screen_keys = ("row", "rule", "mean", "std", "adaptive_over_full", select_drawn_quality(budgets))
+    columns = [column for column in table.columns if column.key in screen_keys]
+    # The header says what the compute leaves out.
+    columns = [replace(column, title="compute") if column.key == "adaptive_over_full" else column for column in columns]
     header = (
-        f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}: fitted on "
-        f"{budgets['fitted_on']:,} sequences of {budgets['set']}, measured on {budgets['measured_on']:,} others; "
+        f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}:\nfitted on "
+        f"{budgets['fitted_on']:,} sequences of {budgets['set']}, measured on {budgets['measured_on']:,} others;\n"
         f"compute as a share of full depth{f', {WITHOUT_PREDICTIONS}' * has_separate_predictions(budgets['rows'])}"
     )
-    return f"{header}\n\n{to_text(build_budget_table(budgets))}"
+    return f"{header}\n\n{to_text(replace(table, columns=columns))}"
 
 
 def write_budgets(directory: Path, budgets: Mapping[str, Any]) -> None:

@@ -221,7 +221,7 @@ def _explain_execution(files: RunFiles) -> Iterator[str]:
 def build_compute_table(halting: Mapping[str, Any], unit: str, unit_costs: Mapping[str, float]) -> Table:
     """Build the table of the MACs that the depths require, and of those that the evaluation executed.
 
-    If predictions at exits are counted apart, the first row includes them, as the tables of exits do.
+    If predictions are counted apart, the first row includes them, as the tables of exits do.
 
     Args:
         halting: Content of halting.json.
@@ -251,7 +251,7 @@ def build_compute_table(halting: Mapping[str, Any], unit: str, unit_costs: Mappi
     rows = [{"compute": name, **_compute_shares(cost, key)} for key, name in names.items()]
     if share is not None:
         macs = cost["adaptive_macs"] + halting["n"] * halting["predictions_per_unit"] * halting["prediction_macs"]
-        name = f"{words.needed}, with predictions at exits, without padding"
+        name = f"{words.needed}, with predictions, without padding"
         rows.insert(0, {"compute": name, "macs": macs, "of_full": share})
     for row in rows:
         row |= {name: row["macs"] * share for name, share in per_unit.items() if "macs" in row}

@@ -22,6 +22,7 @@ from adadepth.report.exits import build_exit_quality_table
 from adadepth.report.layers import format_weight_lines
 from adadepth.report.run_files import (
     EXITS,
+    SEEDS,
     RunFiles,
     get_early_stop_reason,
     get_evaluation_step,
@@ -101,7 +102,7 @@ def format_screen(
 def format_result(files: RunFiles, report: Path) -> str:
     """Format the result of a run in two lines: metric, depth and compute of the saved model, and the report's path.
 
-    The first line says at which step training ended early, if it did.
+    The first line says at which step training ended early, if it did. The metrics of a summary over seeds are means.
 
     Args:
         files: Files of the run.
@@ -116,7 +117,9 @@ def format_result(files: RunFiles, report: Path) -> str:
         parts.append(f"compute {format_compute_shares(metrics[WORK], share, '{:.0%}'.format, 'full depth')}")
     if reason := get_early_stop_reason(files):
         parts.append(f"ended early: {reason}")
-    label = f"{files.run.get('config_name')}, seed {files.run.get('seed')}"
+    count = files.of(SEEDS).get("n")
+    seeds = f"seed {files.run.get('seed')}" if count is None else f"{count} seed{'s' * (count > 1)} (mean)"
+    label = f"{files.run.get('config_name')}, {seeds}"
     lines = [*_format_interruption(files), f"{label}: {', '.join(parts) or 'finished'}", f"report: {report}"]
     return "\n".join(map(plain, lines))
 

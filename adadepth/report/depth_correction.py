@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adadepth.metrics.adaptation import is_collapsed
-
-# Metrics that say how good a model is: the first that a task has is described.
-_QUALITIES = ("score", "mlm_loss", "lm_loss", "loss")
+from adadepth.metrics.metric_names import PREFERRED_QUALITIES
 
 
 def build_correction_row(metrics: Mapping[str, float], statistics: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +60,10 @@ def describe_change(correction: Mapping[str, Any]) -> str:
         for row in (before, after)
     ]
     changes = [f"from {depths[0]} to {depths[1]}"]
-    name = next((name for name in _QUALITIES if name in before["metrics"] and name in after["metrics"]), None)
+    name = next(
+        (name for name in (*PREFERRED_QUALITIES, "loss") if name in before["metrics"] and name in after["metrics"]),
+        None,
+    )
     if name is not None:
         changes.append(f"{name.replace('_', ' ')} from {before['metrics'][name]:.3f} to {after['metrics'][name]:.3f}")
     return ", ".join(changes)

@@ -6,10 +6,12 @@ The rows of rivals.json are networks of one seed. Rows with the same `group` and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from adadepth.metrics.metric_names import PREFERRED_QUALITIES
 from adadepth.report.resources import SIZE_FIELDS, TITLES, average_sizes, describe_matches
 from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.report.section import Section, SectionEntry, fill
@@ -17,7 +19,7 @@ from adadepth.report.table import Column, Table, has_values, make_number_format,
 
 Networks = Sequence[Mapping[str, Any]]  # rows of rivals.json that differ only in the seed
 
-_METRICS = ("/score", "/mlm_loss", "/lm_loss", "/task_loss")
+_METRICS = tuple(f"/{name}" for name in PREFERRED_QUALITIES)
 
 
 def group_networks(comparison: Mapping[str, Any]) -> list[Networks]:
@@ -154,15 +156,22 @@ def _describe_networks(networks: Networks, names: Sequence[str], reference: floa
 
 
 def format_rivals(comparison: Mapping[str, Any]) -> str:
-    """Format an adaptive network and its matched baselines as text.
+    """Format an adaptive network and its matched baselines as text for a screen of 100 columns.
+
+    The quality is the first metric of the first evaluated set. `build_rival_table` has all columns, for the report.
 
     Args:
         comparison: Contents of rivals.json.
     """
-    table = to_text(build_rival_table(comparison))
-    steps = _describe_steps(group_networks(comparison))
-    remark = "" if steps is None else f"\n\n{steps}"
-    return f"matched baselines of fixed depth (compute relative to the adaptive network):\n\n{table}{remark}"
+    table, steps = build_rival_table(comparison), _describe_steps(group_networks(comparison))
+    keys = [column.key for column in table.columns]
+    quality = next((name for metric in PREFERRED_QUALITIES if (name := f"eval/{metric}") in keys), None)
+    screen_keys = ("network", "mean", "std", "compute", "steps", quality, f"{quality}/std")
+    screen = replace(table, columns=[column for column in table.columns if column.key in screen_keys])
+    matches = [f"{row['network']}, {row['matches']}" for row in table.rows if row.get("matches")]
+    matches = ["\n".join(["against the adaptive network:", *matches])] if matches else []
+    header = "matched baselines of fixed depth (compute relative to the adaptive network):"
+    return "\n\n".join([header, to_text(screen), *matches, *filter(None, [steps])])
 
 
 def rivals(files: RunFiles) -> Section | None:

@@ -453,9 +453,7 @@ def _write_caption(tables: Sequence[MethodTable]) -> str:
         sentences.append(f"Depth: mean number of updates{sizes}.")
     if macs := costs.intersection(UNIT_COST_TITLES):
         unit = next(iter(macs)).rpartition("_")[2]
-        left_out = (
-            "padding or predictions at exits" if has_separate_predictions(run.halting for run in runs) else "padding"
-        )
+        left_out = "padding or predictions" if has_separate_predictions(run.halting for run in runs) else "padding"
         sentences.append(f"MACs: multiply-accumulates of a {unit} at the decided depths, without {left_out}.")
     return " ".join(sentences)
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from adadepth.metrics.architectures import NOT_RETRAINED, compared_rows
-from adadepth.metrics.exit_pareto import name_units
+from adadepth.metrics.exit_pareto import name_units, select_rules_without_labels
 from adadepth.metrics.metric_names import WORK, is_loss
-from adadepth.metrics.unit_costs import name_compute
+from adadepth.metrics.unit_costs import compute_share_with_predictions, name_compute
 from adadepth.report.architectures import build_network_panels
 from adadepth.report.baseline_comparison import compare_with_baselines, find_fitted_rule, qualities
 from adadepth.report.budgets import format_budget_label, has_targets, select_drawn_quality
@@ -58,7 +58,8 @@ def build_quality_section(files: RunFiles) -> Section | None:
     if not kinds:
         return None
     figure = Figure("quality_against_compute", [panel for drawn in panels.values() for panel in drawn])
-    html = fill("quality", figure=figure, kinds=kinds)
+    counts_updates = any(panel.x is not None and panel.x.title == _UPDATES for panel in figure.panels)
+    html = fill("quality", figure=figure, kinds=kinds, counts_updates=counts_updates)
     return Section("Quality against compute", "quality", html, [figure], of=_count_sample(files, kinds[0]))
 
 
@@ -90,8 +91,8 @@ def _build_rule_panels(files: RunFiles) -> Iterator[Panel]:
     """Yield a panel of exit rules for every evaluated set: score against compute, without oracles, which see labels."""
     studies = files.of(EXIT_RULES).get("sets", {})
     for name, study in studies.items():
-        rules = [row for row in study["rows"] if not row["rule"].startswith("oracle")]
-        if (panel := build_study_panel({**study, "rows": rules}, "macs")) is not None:
+        rules = {**study, "rows": select_rules_without_labels(study)}
+        if (panel := build_study_panel(rules, "macs")) is not None:
             yield replace(panel, title=f"{name}: exit rules of one network")
 
 
@@ -120,16 +121,41 @@ def _build_exit_panels(files: RunFiles) -> Iterator[Panel]:
         metric = "score" if "score" in summary["exit"].get("quality", {}) else "loss"
         most, mean = summary["max_steps"], summary["exit"]["mean"]
         *values, value_at_exit = (_get_quality(row, metric) for row in (*summary["steps"], summary["exit"]))
+        compute = _get_exit_compute(name, summary, files.halting)
+        x_title = _UPDATES if compute is None else _COMPUTE
+        *shares, share_at_exit = compute or [*(row["step"] / most for row in summary["steps"]), mean / most]
         dots = [
-            Dot(step / most, value, f"exit {step}: {metric} {value:.4f}")
-            for step, value in enumerate(values, start=1)
+            Dot(share, value, f"exit {step}: {metric} {value:.4f}")
+            for step, (share, value) in enumerate(zip(shares, values, strict=True), start=1)
             if value is not None
         ]
         if value_at_exit is not None and len(dots) > 1:
             title = f"its own exits: {metric} {value_at_exit:.4f} at {mean:.2f} updates"
             joined = [(f"all {name_units(summary)} exit at one step", dots)]
-            groups = [*joined, ("its own exits", [Dot(mean / most, value_at_exit, title, marked=True)])]
-            yield _build_panel(f"{name}: exits of one network", groups, _UPDATES, metric, joined)
+            groups = [*joined, ("its own exits", [Dot(share_at_exit, value_at_exit, title, marked=True)])]
+            yield _build_panel(f"{name}: exits of one network", groups, x_title, metric, joined)
+
+
+def _get_exit_compute(name: str, summary: Mapping[str, Any], halting: Mapping[str, Any]) -> list[float] | None:
+    """Return the compute at every exit and at the network's own exits, with predictions, as shares of full depth.
+
+    The result is None where a compute was not measured. Own exits of further sets have the mean compute of their exits,
+    unless the exit rule also makes predictions before its exit.
+
+    Args:
+        name: Name of the evaluated set.
+        summary: Step summary of the set.
+        halting: Contents of halting.json, with the compute of the first set.
+    """
+    rows = summary["steps"]
+    if any("compute" not in row for row in rows):
+        return None
+    at_exit: float | None = None
+    if name == halting.get("set"):
+        at_exit = compute_share_with_predictions(halting) or halting.get("cost", {}).get(_NEEDED)
+    elif halting.get("predictions_per_unit", 1.0) == 1.0:
+        at_exit = math.fsum(row["share"] * row["compute"] for row in rows)
+    return None if at_exit is None else [*(row["compute"] for row in rows), at_exit]
 
 
 def _build_depth_panels(files: RunFiles) -> Iterator[Panel]:

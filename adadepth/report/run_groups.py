@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from adadepth.config.fingerprint import select_result_settings
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.exit_pareto import pareto
-from adadepth.metrics.metric_names import SPEEDUPS, WORK
+from adadepth.metrics.metric_names import PREFERRED_QUALITIES, SPEEDUPS, WORK
 from adadepth.metrics.unit_costs import TIME, UNIT_MACS
 from adadepth.report.compute_cost import measure_unit_costs
 from adadepth.report.figure import Points
@@ -407,7 +407,7 @@ def join_names(names: Sequence[str], limit: int = 8) -> str:
 
 
 DEPTH = "halting/all/mean"
-_QUALITIES = ("eval/score", "eval/mlm_loss", "eval/lm_loss", "eval/task_loss")
+_QUALITIES = tuple(f"eval/{name}" for name in PREFERRED_QUALITIES)
 _TOTAL_LOSS = "eval/loss"  # it holds penalties too, other ones in other families
 # Final figures that are no metrics of the evaluated set itself.
 _COST_METRICS = (WORK, *SPEEDUPS.values())

@@ -140,7 +140,7 @@ def build_seeds_section(summary: Mapping[str, Any], predictions_apart: bool) -> 
 
     Args:
         summary: Result of `summarise_seeds`.
-        predictions_apart: Whether predictions at exits are counted apart from the compute of the runs.
+        predictions_apart: Whether predictions are counted apart from the compute of the runs.
     """
     table, layer_table = build_seed_table(summary), build_layer_seed_table(summary)
     agreement = summary.get("architecture_agreement")

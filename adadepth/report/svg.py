@@ -50,6 +50,7 @@ from adadepth.report.style import (
 WIDTH, HEIGHT = 440, 250
 _LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 58, 16, 12, 40
 _FONT_SIZE, _LETTER_WIDTH = 12.0, 0.55  # of letters, and how wide they are for their size
+_TITLE_LINE = 13  # between the lines of an axis title
 _MAX_DOTS, _MAX_POINTS = 30, 150
 _DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2", "12 4")
 _NUMBERED_CELL = (24.0, 14.0)  # least width and height of a cell of a heat map with its share as a number
@@ -114,10 +115,10 @@ def _draw_panel(panel: Panel) -> str:
     assert panel.y is not None, "only boards have no axes"
     width, height = _compute_width(panel), _compute_height(panel)
     labels = max((len(text) for _, text in panel.y.labels()), default=0)
-    left_edge = max(
-        _LEFT_MARGIN, 14 + _FONT_SIZE * len(_split_title(panel.y, height)) + 6.7 * labels
-    )  # room for title and labels
-    area = Area(panel.x.span, panel.y.span, left_edge, width - _RIGHT_MARGIN, _TOP_MARGIN, height - _BOTTOM_MARGIN)
+    # room for titles and labels
+    lower_edge = height - _BOTTOM_MARGIN - _TITLE_LINE * max(len(_split_title(panel.x, width)) - 1, 0)
+    left_edge = max(_LEFT_MARGIN, 14 + _FONT_SIZE * len(_split_title(panel.y, lower_edge)) + 6.7 * labels)
+    area = Area(panel.x.span, panel.y.span, left_edge, width - _RIGHT_MARGIN, _TOP_MARGIN, lower_edge)
     return "".join(
         [*_draw_grid(panel, area), *_paint(panel.mark, area), *_draw_axes(panel.x, panel.y, area, width, height)]
     )
@@ -151,11 +152,12 @@ def _draw_axes(x: Axis, y: Axis, area: Area, width: int, height: int) -> Iterato
     for value, text in x.labels():
         yield _draw_text(area.across(value), area.bottom + 16, text)
     yield f'<path d="M{area.left:g} {area.bottom:g}H{area.right}" stroke="{MUTED}"/>'
-    half = min(_FONT_SIZE * _LETTER_WIDTH * len(x.label) / 2, width / 2)
-    yield _draw_text(min((area.left + area.right) / 2, width - half), height - 6, x.label)
+    for number, line in enumerate(reversed(_split_title(x, width))):
+        half = min(_FONT_SIZE * _LETTER_WIDTH * len(line) / 2, width / 2)
+        yield _draw_text(min((area.left + area.right) / 2, width - half), height - 6 - _TITLE_LINE * number, line)
     middle = (area.bottom + area.top) / 2
-    for number, line in enumerate(_split_title(y, height)):
-        turned = f'transform="translate({11 + 13 * number} {middle:.0f}) rotate(-90)"'
+    for number, line in enumerate(_split_title(y, area.bottom)):
+        turned = f'transform="translate({11 + _TITLE_LINE * number} {middle:.0f}) rotate(-90)"'
         yield f'<text {turned} text-anchor="middle">{escape(line)}</text>'
     for axis, left, bottom in ((x, area.left, area.bottom), (y, area.left - 4, area.bottom - 4)):
         if axis.is_cut:  # two slanted strokes
@@ -163,10 +165,10 @@ def _draw_axes(x: Axis, y: Axis, area: Area, width: int, height: int) -> Iterato
             yield f'<path d="{strokes}" stroke="{MUTED}" stroke-width="1.5" fill="none"/>'
 
 
-def _split_title(y: Axis, height: int) -> list[str]:
-    """Split the title of a vertical axis into lines that fit beside the plot, first before the remark on a cut."""
-    letters = int((height - _BOTTOM_MARGIN) / (_FONT_SIZE * _LETTER_WIDTH))
-    parts = [y.label] if len(y.label) <= letters else y.label.split(SEPARATOR)
+def _split_title(axis: Axis, length: float) -> list[str]:
+    """Split the title of an axis into lines of at most `length` pixels, first before the remark on a cut."""
+    letters = int(length / (_FONT_SIZE * _LETTER_WIDTH))
+    parts = [axis.label] if len(axis.label) <= letters else axis.label.split(SEPARATOR)
     return [line for part in parts for line in textwrap.wrap(part, letters, break_long_words=False)]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from adadepth.config import ExperimentConfig
 from adadepth.metrics.grid_examples import draw_example_text
+from adadepth.metrics.metric_names import drop_losses_of_other_depths
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.compute_cost import describe_measured
 from adadepth.report.difficulty import format_rival_difficulty, get_difficulty_sets
@@ -26,16 +26,13 @@ from adadepth.tasks.report import build_run_report, show_last_screen
 def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
     """Return a network's row for rivals.json: type, depth, compute, parameters, cache, metrics, and errors of metrics.
 
-    The task loss is left out if it is not that of the decided depths. Early exits weight the losses of all exits, which
-    a network with one exit does not have.
+    Losses that are not those of the decided depths are left out.
     """
     record, halting = files.run, files.halting
     updates, cost = halting["classes"]["all"], halting["cost"]
     final_metrics: Mapping[str, Any] = record.get("final_metrics") or {}
     metrics = {name: value for name, value in final_metrics.items() if name.startswith("eval")}
-    task_loss = metrics.get("eval/task_loss")
-    if task_loss is not None and not math.isclose(task_loss, updates.get("loss", task_loss), rel_tol=1e-3):
-        metrics = {name: value for name, value in metrics.items() if not name.endswith("/task_loss")}
+    metrics = drop_losses_of_other_depths(metrics, updates.get("loss"), "eval/")
     return {
         "kind": kind,
         "run": str(files.directory),

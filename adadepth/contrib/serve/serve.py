@@ -24,6 +24,7 @@ from adadepth.contrib.serve.settings import get_serve_settings
 from adadepth.data import RunData, load_labelled_data
 from adadepth.data.registry import find_editable_grid
 from adadepth.errors import ConfigError, missing_package
+from adadepth.metrics.exit_pareto import select_rules_without_labels
 from adadepth.prediction import Pipeline
 from adadepth.report.budgets import has_targets, select_drawn_quality
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
@@ -237,14 +238,16 @@ def _evaluate(session: Session, name: str, examples: Any, count: int, data: RunD
 def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
     """Read (compute, quality) of the exit rules or budgets compared in earlier evaluations of a run.
 
+    Compute is a share of full depth. Oracles are left out, as in the first figure of the report: they see labels.
     They come from the newest evaluation of the run that has them, or from the run itself.
     """
     for folder in [*sorted((run / "evaluations").glob("*"), reverse=True), run]:
         files = read_run(folder)
         for study in files.of(EXIT_RULES).get("sets", {}).values():
-            measured = [row for row in study["rows"] if "macs_ratio" in row and "score" in row["quality"]]
+            rules = select_rules_without_labels(study)
+            measured = [row for row in rules if "macs_ratio" in row and "score" in row["quality"]]
             if measured:
-                return "score", sorted((row["macs_ratio"], row["quality"]["score"]) for row in measured)
+                return "score", sorted((1 / row["macs_ratio"], row["quality"]["score"]) for row in measured)
         budgets = files.of(BUDGETS)
         if has_targets(budgets) and (name := select_drawn_quality(budgets)) is not None:
             rows = [row for row in budgets["rows"] if "adaptive_over_full" in row and name in row["metrics"]]

@@ -79,9 +79,14 @@ def test_the_curve_has_the_points_of_the_exit_study(tmp_path: Path) -> None:
     newest = tmp_path / "evaluations" / "2"
     study = make_study(make_records(40), timed=False)
     write_exit_study(newest, {"validation": study})
-    points = sorted((row["macs_ratio"], row["quality"]["score"]) for row in study["rows"])
-    assert len(points) > 2
-    assert serve._read_curve(tmp_path) == ("score", points)
+    full = max(row["macs"] for row in study["rows"] if row["rule"].startswith("fixed"))
+    rules = [row for row in study["rows"] if not row["rule"].startswith("oracle")]  # they see labels
+    assert 2 < len(rules) < len(study["rows"])
+    points = sorted((row["macs"] / full, row["quality"]["score"]) for row in rules)
+    curve = serve._read_curve(tmp_path)
+    assert curve is not None
+    assert curve == ("score", [pytest.approx(point) for point in points])
+    assert curve[1][-1][0] == 1.0, "full depth"
     assert serve._read_curve(newest / "none") is None
 
 

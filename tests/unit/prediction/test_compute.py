@@ -32,5 +32,5 @@ def test_shares_are_quotients_of_sums() -> None:
     total = PredictionCompute(10.0, 50.0, 30.0, 15.0).plus(PredictionCompute(20.0, 50.0, 30.0, 35.0))
     assert (total.share, total.share_with_predictions) == (0.3, 0.6)
     text = format_compute_share(total.share, total.share_with_predictions)
-    assert text == "60% of the compute of full depth (30% without predictions at exits)"
+    assert text == "60% of the compute of full depth (30% without predictions)"
     assert format_compute_share(0.3, 0.3) == format_compute_share(0.3, None) == "30% of the compute of full depth"

@@ -431,10 +431,10 @@ def test_headings_of_compute_say_that_predictions_at_exits_are_left_out(tmp_path
     halting = json.loads((directories[0] / "halting.json").read_text())
     (directories[0] / "halting.json").write_text(json.dumps(halting | {"prediction_macs": 9.0}))
     text = read_texts()
-    assert "compute needed without predictions at exits, share of full depth" in text
-    assert text.count("MACs per token without predictions at exits") == 3  # axis, heading, and heading on the page
-    assert "without padding or predictions at exits" in text
-    assert "(<code>cost/</code>) is without predictions at exits" in text
+    assert "compute needed without predictions, share of full depth" in text
+    assert text.count("MACs per token without predictions") == 3  # axis, heading, and heading on the page
+    assert "without padding or predictions" in text
+    assert "(<code>cost/</code>) is without predictions" in text
 
 
 def test_runs_of_a_sweep_are_found_by_its_name(tmp_path: Path) -> None:

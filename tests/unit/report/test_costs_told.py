@@ -200,4 +200,4 @@ def test_budgets_and_seeds_say_that_predictions_at_exits_are_left_out(tmp_path: 
     section = seeds(files)
     assert section is not None
     for content in (format_budgets(budgets).partition("\n\n")[0], format_budgets(budgets), section.html):
-        assert ("without predictions at exits" in content) == bool(prediction_macs)
+        assert ("without predictions" in content) == bool(prediction_macs)

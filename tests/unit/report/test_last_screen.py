@@ -18,7 +18,7 @@ from adadepth.report.console_summary import (
     format_table_lines,
     format_verdict_lines,
 )
-from adadepth.report.run_files import EXITS, RIVALS, RunFiles, read_run
+from adadepth.report.run_files import EXITS, RIVALS, SEEDS, RunFiles, read_run
 from adadepth.report.verdict import verdict
 from tests.marks_support import quick_one_in
 from tests.unit.report.recorded import record
@@ -75,6 +75,14 @@ def test_the_result_of_a_cut_training_has_a_remark(reason: str | None, done: int
     ]  # fmt: skip
 
 
+def test_the_result_of_several_seeds_is_called_their_mean(run: Path) -> None:
+    record = {"config_name": "cmp_exit", "seed": 0, "final_metrics": {"eval/score": 0.689}}
+    files = dataclasses.replace(
+        read_run(run), run=record, config={"optimise": "eval/score"}, others={SEEDS: {"seeds": [0, 1], "n": 2}}
+    )
+    assert format_result(files, REPORT).splitlines()[0] == "cmp_exit, 2 seeds (mean): eval/score 0.6890"
+
+
 def test_a_quiet_result_counts_predictions_at_exits_as_the_verdict_does(run: Path) -> None:
     """Count 100 for full depth and 50 for a prediction: (30 + 2 * 50) / 150 with one after each of two updates."""
     files = read_run(run)
@@ -82,7 +90,7 @@ def test_a_quiet_result_counts_predictions_at_exits_as_the_verdict_does(run: Pat
     halting = {**files.halting, "n": 10, "cost": cost, "prediction_macs": 50.0, "predictions_per_unit": 2.0}
     record = {"config_name": "act_tiny", "seed": 3, "final_metrics": {"cost/adaptive_over_full": 0.3}}
     (line, _) = format_result(dataclasses.replace(files, run=record, halting=halting), REPORT).splitlines()
-    assert line == "act_tiny, seed 3: compute 87% of full depth (30% without predictions at exits)"
+    assert line == "act_tiny, seed 3: compute 87% of full depth (30% without predictions)"
 
 
 @pytest.mark.parametrize(("selected", "line"), [

@@ -75,6 +75,20 @@ def test_sizes_are_shown_with_what_is_matched() -> None:
     assert "parameters" not in format_rivals({"rows": make_rows(1)}), "runs of earlier versions have no sizes"
 
 
+def test_the_screen_has_at_most_100_columns() -> None:
+    rows = make_rows(2)
+    for row in rows:
+        row["metrics"] |= {"eval/task_loss": 0.7, "eval/beyond/task_loss": 1.9, "eval/beyond/score": 0.4}
+        row |= {"steps": 20_000, "parameters": 1e8, "cache_bytes_per_token": 96.0}
+    rows[-1]["steps"] = 10_000
+    rows[-1]["parameters"] = 2e8
+    lines = format_rivals({"rows": rows}).splitlines()
+    assert max(map(len, lines[:-1])) <= 100
+    assert lines[2].split("  ")[-2:] == ["score", "sd over seeds"]
+    assert "fixed depth 3, matched: compute, cache bytes per token; not matched: parameters" in lines
+    assert "beyond/score" in [column.heading for column in build_rival_table({"rows": rows}).columns]
+
+
 def test_a_comparison_says_which_resources_are_matched() -> None:
     networks = [{"compute": 100.0, "parameters": 7.0, "cache_bytes_per_token": None}] * 2
     assert describe_matches(networks) == "matched: compute, parameters"

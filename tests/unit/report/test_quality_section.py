@@ -78,6 +78,35 @@ def test_a_line_joins_the_exits_of_one_network_without_its_mixture(tmp_path: Pat
     assert at_exits == [(pytest.approx(summary["exit"]["mean"] / 4), summary["exit"]["quality"]["score"])]
 
 
+@pytest.mark.parametrize(("set_name", "often", "expected"), [
+    ("validation", 2.0, (10 + 2 * 5) / 45), ("validation", 1.0, (10 + 5) / 45),
+    ("test", 1.0, "mean"), ("test", 2.0, None),
+])  # fmt: skip
+def test_exits_of_one_network_are_drawn_at_their_compute(
+    set_name: str, often: float, expected: float | str | None, tmp_path: Path
+) -> None:
+    """The first set needs 10 of 40 per unit, and 5 for every prediction; full depth has one."""
+    records, compute = make_records(steps=3), [0.38, 0.69, 1.0]
+    summary = make_summary(records)
+    for row, share in zip(summary["steps"], compute, strict=True):
+        row["compute"] = share
+    cost = {"adaptive_macs": 100.0, "adaptive_over_full": 0.25}
+    halting = {"set": "validation", "n": 10, "cost": cost, "prediction_macs": 5.0, "predictions_per_unit": often}
+    files = dataclasses.replace(
+        read_run(make_run(tmp_path)), halting=halting, others={EXITS: {"sets": {set_name: summary}}}
+    )
+    (panel,) = build_panels(files)
+    fixed, [(at_exit, _)] = get_points(panel).values()
+    assert panel.x is not None
+    if expected is None:  # the predictions of a further set were not counted
+        assert panel.x.title == "updates, share of full depth"
+        return
+    assert panel.x.title == "compute, share of full depth"
+    assert [x for x, _ in fixed] == compute
+    mean = sum(compute[int(step) - 1] for step in records.depth) / len(records.depth)
+    assert at_exit == pytest.approx(mean if expected == "mean" else expected)
+
+
 def test_one_checkpoint_at_several_depths_is_one_line(tmp_path: Path) -> None:
     budgets = {"rows": BUDGET_ROWS, "set": "held_out", "unit": "updates", "knob": "k", "fitted_on": 5, "measured_on": 6}
     files = dataclasses.replace(read_run(make_run(tmp_path)), others={BUDGETS: budgets})

@@ -66,8 +66,8 @@ def test_the_verdict_has_the_figures_of_the_files(run: Path) -> None:
 @pytest.mark.parametrize(
     ("predictions", "prediction_macs", "brief"),
     [
-        (2.0, 50.0, "87 % of the compute (30 % without predictions at exits)"),  # (30 + 100) / 150
-        (1.0, 50.0, "53 % of the compute (30 % without predictions at exits)"),  # (30 + 50) / 150
+        (2.0, 50.0, "87 % of the compute (30 % without predictions)"),  # (30 + 100) / 150
+        (1.0, 50.0, "53 % of the compute (30 % without predictions)"),  # (30 + 50) / 150
         (1.0, 0.0, "30 % of the compute"),
         (None, 50.0, "30 % of the compute"),  # of an earlier version
     ],
