@@ -86,7 +86,7 @@ def test_a_pretraining_is_compared_by_the_metrics_of_its_evaluation(
     assert baseline["std"] == pytest.approx(statistics["std"], rel=1e-3)
     low, high = (row["depth"] for row in baseline["fixed"])
     assert low <= baseline["mean"] <= high
-    assert f"({baseline['examples']} of {baseline['of_examples']} examples of held_out)" in capsys.readouterr().out
+    assert f"({baseline['examples']} of {baseline['of_examples']} sequences of held_out)" in capsys.readouterr().out
 
 
 @pytest.mark.slow  # a run each
