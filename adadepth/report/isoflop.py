@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.unit_costs import format_macs
+from adadepth.metrics.unit_costs import format_count
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.run_files import RunFiles, get_run_unit
 from adadepth.report.run_groups import Comparison, Group, final, get_compared_quality
@@ -88,7 +88,7 @@ def _group_budgets(points: list[dict[str, Any]]) -> dict[str, list[dict[str, Any
             budgets.append([])
         budgets[-1].append(point)
     return {
-        format_macs(math.fsum(point["operations"] for point in budget) / len(budget)): sorted(
+        format_count(math.fsum(point["operations"] for point in budget) / len(budget)): sorted(
             budget, key=lambda point: int(point[SIZE])
         )
         for budget in budgets
@@ -105,7 +105,7 @@ def _draw(rows: list[dict[str, Any]], metric: str, budgets: list[str]) -> Figure
 
     groups = [(f"{name} FLOPs", [build_dot(row) for row in rows if row["budget"] == name]) for name in budgets]
     sizes = sorted({row[SIZE] for row in rows})
-    ticks, names = [math.log10(size) for size in sizes], [format_macs(size) for size in sizes]
+    ticks, names = [math.log10(size) for size in sizes], [format_count(size) for size in sizes]
     x = Axis("non-embedding parameters (logarithmic)", pad_range(ticks), ticks, names)
     raw = [(math.log10(row[SIZE]), value) for row in rows for value in row["raw"]]
     y = Axis(metric, pad_range([value for _, value in raw]))
