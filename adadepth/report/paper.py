@@ -47,6 +47,7 @@ from adadepth.report.run_groups import (
     get_compared_quality,
     get_differing_keys,
     seed,
+    shorten_key,
 )
 from adadepth.report.svg import document
 from adadepth.report.table import Column, Table, escape_latex, is_number, to_csv
@@ -173,7 +174,7 @@ def _name_data(values: Mapping[str, str]) -> str:
     """Return the printed name of a data set from its differing settings: `hops, one.txt` or `hops (nodes 16)`."""
     names = [Path(value).name for key, value in values.items() if key in ("dataset.name", "dataset.path")]
     settings = [
-        f"{key.rpartition('.')[2].replace('_', ' ')} {Path(value).name}"
+        f"{shorten_key(key, list(values)).replace('_', ' ')} {Path(value).name}"
         for key, value in values.items()
         if key not in ("dataset.name", "dataset.path")
     ]

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from string import ascii_uppercase
@@ -237,12 +237,14 @@ class Comparison:
 def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison:
     """Group runs with equal settings. Unreadable runs and repeated seeds are excluded and named.
 
+    Equal tokenizers count as equal settings, wherever their files lie.
+
     Args:
         runs: The runs to compare.
         remarks: Sentences about other missing runs.
     """
     left_out, selected = list(remarks), dict[tuple[str, Any], RunFiles]()
-    for run in runs:
+    for run in _unify_tokenizers(runs):
         if damage := [run.missing[name] for name in (RUN, CONFIG) if name in run.missing]:
             left_out.append(f"{run.directory}: excluded, {' and '.join(damage)}.")
             continue
@@ -266,6 +268,26 @@ def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison
         ],
         left_out,
     )
+
+
+def _unify_tokenizers(runs: Iterable[RunFiles]) -> Iterator[RunFiles]:
+    """Yield the runs with the tokenizer's settings of the first run that has the same tokenizer, by its digest."""
+    settings: dict[str, Any] = {}
+    for run in runs:
+        digest = _find_tokenizer_digest(run)
+        if digest is None or "tokenizer" not in run.config:
+            yield run
+        else:
+            first = settings.setdefault(digest, run.config["tokenizer"])
+            yield replace(run, config={**run.config, "tokenizer": first})
+
+
+def _find_tokenizer_digest(run: RunFiles) -> str | None:
+    """Return the digest of a run's tokenizer from its record, or from the model of an earlier version's run."""
+    recorded = (run.run.get("data") or {}).get("tokenizer") or {}
+    trained = run.of("model/config.json", {"training_data": dict[str, Any] | None}).get("training_data") or {}
+    digest: str | None = recorded.get("digest", trained.get("tokenizer"))
+    return digest
 
 
 def _describe_gaps(run: RunFiles) -> list[str]:
@@ -375,7 +397,7 @@ def distinguish_names(
         keys = get_differing_keys(
             [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
         )
-        text = write(name, {_shorten_key(key, keys): format_setting(group_settings[key]) for key in keys})
+        text = write(name, {shorten_key(key, keys): format_setting(group_settings[key]) for key in keys})
         texts.append(name if len(keys) > _MAX_KEYS or len(text) > longest else text)
     return [
         text if texts.count(text) == 1 else f"{text} {_get_letter(texts[:index].count(text))}"
@@ -383,10 +405,10 @@ def distinguish_names(
     ]
 
 
-def _shorten_key(key: str, keys: Sequence[str]) -> str:
-    """Return the last part of a configuration key if it is unique, otherwise the whole key."""
-    last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
+def shorten_key(key: str, keys: Sequence[str]) -> str:
+    """Return the last part of a configuration key if it is unique and not of the tokenizer, otherwise the whole key."""
+    group, _, last = key.rpartition(".")
+    return last if group != "tokenizer" and sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
 
 
 def _get_letter(index: int) -> str:
