@@ -156,6 +156,7 @@ _TRAINING_DATA = frozenset(
         "shuffle_buffer", "prepare_workers", "pad_to_length",
     )
 )  # fmt: skip
+_STORAGE = ("model.save_base",)  # settings of written files, which change no result
 _TOKENIZER = ("tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
 
 
@@ -342,7 +343,7 @@ def get_run_settings(run: RunFiles) -> Settings:
     settings = select_result_settings({key: value for key, value in run.config.items() if key not in ("seed", "seeds")})
     if run.config.get("checkpoint") is not None:
         settings["checkpoint"] = run.config["checkpoint"]
-    return _flatten(settings)
+    return {key: value for key, value in _flatten(settings).items() if key not in _STORAGE}
 
 
 def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
