@@ -88,6 +88,7 @@ def test_the_first_lines_have_the_settings_in_effect(
     (("model.gate=true", "model.exit_rule=quantile:0.5"), True),
     (("model.gate=true", "model.objective=gate"), False),
     (("model.gate=true", "mode=evaluate", "checkpoint=a"), False),
+    (("model.gate=true", "rival_of=RUN"), False),
     ((), False),
 ])  # fmt: skip
 def test_a_gate_that_is_not_trained_is_a_warning_at_the_start(
