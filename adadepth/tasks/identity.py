@@ -99,6 +99,17 @@ def store_identity(config: ExperimentConfig, data: _Data, model: Any, checkpoint
     return data
 
 
+def store_special_tokens(model: Any, tokenizer: Any) -> None:
+    """Store the tokenizer's ids of padding, start and end in a model whose configurations have none.
+
+    The trainer of transformers would do so, with a warning. It still warns of ids that differ.
+    """
+    for config in filter(None, (model.config.get_text_config(), getattr(model, "generation_config", None))):
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            if getattr(config, name, None) is None and getattr(tokenizer, name) is not None:
+                setattr(config, name, getattr(tokenizer, name))
+
+
 def describe_data(data: RunData) -> dict[str, Any]:
     """Return the summary of the data for the record of a run, with the digest of the tokenizer if they have one."""
     described = data.summary.get("tokenizer")
