@@ -287,8 +287,8 @@ def _find_tokenizer_digest(run: RunFiles) -> str | None:
     """Return the digest of a run's tokenizer from its record, or from the model of an earlier version's run."""
     recorded = (run.run.get("data") or {}).get("tokenizer") or {}
     trained = run.of("model/config.json", {"training_data": dict[str, Any] | None}).get("training_data") or {}
-    digest: str | None = recorded.get("digest", trained.get("tokenizer"))
-    return digest
+    digest = recorded.get("digest", trained.get("tokenizer"))
+    return digest if isinstance(digest, str) else None
 
 
 def _describe_gaps(run: RunFiles) -> list[str]:
