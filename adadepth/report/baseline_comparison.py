@@ -223,7 +223,7 @@ def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
 def _format_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer) -> str:
     """Format the decisive comparison in a few words, after a baseline without depth that is not beaten."""
     failed = next(filter(_is_veto, pairs), None)
-    depth = _format_depth_brief(files, pairs, answer)
+    depth = _format_depth_brief(pairs, answer)
     if failed is None:
         return "; ".join(filter(None, [depth or _explain_no_comparison(files).brief, _compare_in_words(pairs)]))
     start = "not trained yet or at chance, the model does not beat one that ignores its input"
@@ -244,7 +244,7 @@ def _compare_in_words(pairs: Sequence[QualityPair]) -> str:
     return f"{'worse' if pair.result < 0 else 'not clearly better'} than a bag of words ({values})"
 
 
-def _format_depth_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer) -> str:
+def _format_depth_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
     """Format the decisive comparison about depth, and how many of these the run won; empty if there is none."""
     about_depth = _select_deciding(pairs)
     if not about_depth:
@@ -257,8 +257,7 @@ def _format_depth_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: A
     sufficient = _describe_sufficient_depth(pairs)
     mixed = "" if sufficient else _list_mixed_results(pairs)
     won = f"better than {sum(result > 0 for result in results)} of {len(results)} baselines" if results[1:] else ""
-    fitted = find_fitted_rule(files)
-    rule = f"with exit rule {fitted.label}, " if fitted and headline.key.startswith(("fixed_step", "random")) else ""
+    rule = "" if headline.rule is None else f"with exit rule {headline.rule}, "
     seeds = "one seed" if headline.seeds == 1 else f"{headline.seeds} seeds"
     return rule + "; ".join(filter(None, [sufficient, mixed, headline.brief, full, "" if mixed else won, seeds]))
 
@@ -398,14 +397,18 @@ def _find_one_depth(files: RunFiles) -> _OneDepth | None:
 
 def _judge_one_depth(files: RunFiles, one_depth: _OneDepth, pairs: Sequence[QualityPair]) -> Finding:
     """Return the verdict's answer for a model whose tokens or sequences all get the same depth."""
-    rule = "" if one_depth.rule is None else f" with exit rule {_format_rule(one_depth.rule)}"
-    stops = f"every {get_run_unit(files)} stops{rule} at update {one_depth.depth:g}"
+    model_rule = "" if one_depth.rule is None else f" with exit rule {_format_rule(one_depth.rule)}"
+    stops = f"every {get_run_unit(files)} stops{model_rule} at update {one_depth.depth:g}"
     first = f"Nothing was compared: {stops}, so a fixed depth gives the same network."
     brief = f"nothing was compared, because {stops}"
     if deciding := sorted(_select_deciding(pairs), key=_rank):
-        results = " and ".join(f"{_PHRASES[pair.result]} {_name_baseline(pair, False)}" for pair in deciding)
-        first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {results}."
-        brief = f"{stops}; {results}"
+        first, brief = f"Depth does not vary: {stops}, as in a network of fixed depth.", stops
+        for rule in dict.fromkeys(pair.rule for pair in deciding):
+            results = " and ".join(
+                f"{_PHRASES[pair.result]} {_name_baseline(pair, False)}" for pair in deciding if pair.rule == rule
+            )
+            first += f" The model is {results}." if rule is None else f" With exit rule {rule}, it is {results}."
+            brief += f"; {results}" if rule is None else f"; with exit rule {rule}, {results}"
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
     return Finding("no", [first, *sentences], _get_gains(pairs), brief, pairs)
 
@@ -453,7 +456,8 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
 
 def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
     """Yield comparisons of the trained network with itself at one fixed depth and at shuffled depths."""
-    rule = "" if entry.get("rule") is None else f" with {_format_rule(entry['rule'])}, fitted to half of all updates"
+    rule = None if entry.get("rule") is None else _format_rule(entry["rule"])
+    fit = "" if rule is None else f" with {rule}, fitted to half of all updates"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} sequences"
     for key, gains in _get_gains_of_baselines(files, entry).items():
         measure = next((name for name in [*qualities(files), "loss", "accuracy"] if name in gains), None)
@@ -461,11 +465,12 @@ def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> I
             continue  # the second is the model itself
         if key == "fixed":
             depth = gains[measure]["baseline_depth"]
-            against, brief = _format_fixed_depth(depth, entry["mean"], rule), _format_brief_depth(depth)
+            against, brief = _format_fixed_depth(depth, entry["mean"], fit), _format_brief_depth(depth)
         else:
-            against, brief = f"its own depths shuffled over the units{rule}", "its own depths shuffled"
+            against, brief = f"its own depths shuffled over the units{fit}", "its own depths shuffled"
         pair = f"{'fixed_step' if key == 'fixed' else 'random_depths'}/{name}"
-        yield build_gain_pair(files, pair, against, name, gains[measure], entry["mean"], sample, brief)
+        compared = build_gain_pair(files, pair, against, name, gains[measure], entry["mean"], sample, brief)
+        yield replace(compared, rule=rule)
 
 
 def _format_fixed_depth(depth: float, mean: float, rule: str = "") -> str:

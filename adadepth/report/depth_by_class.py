@@ -136,12 +136,18 @@ def format_halting(summary: Mapping[str, Any], step: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def format_adaptation_warning(summary: Mapping[str, Any]) -> str | None:
-    """Format the warning that depth does not adapt, with the advice for it, or return None if halting.json has none."""
+def format_adaptation_warning(summary: Mapping[str, Any], set_name: str = "") -> str | None:
+    """Format the warning that depth does not adapt, with the advice for it, or return None if halting.json has none.
+
+    Args:
+        summary: Content of halting.json.
+        set_name: Name of the evaluated set for the warning, or empty for no name.
+    """
     adaptation = summary.get("adaptation", {})
     if "warning" not in adaptation:
         return None
-    return ": ".join(["warning", adaptation["warning"], *([adaptation["advice"]] if "advice" in adaptation else [])])
+    warning = f"on {set_name}, {adaptation['warning']}" if set_name else adaptation["warning"]
+    return ": ".join(["warning", warning, *([adaptation["advice"]] if "advice" in adaptation else [])])
 
 
 def list_unavailable(summary: Mapping[str, Any]) -> list[str]:

@@ -47,6 +47,7 @@ from adadepth.report.run_groups import (
     get_compared_quality,
     get_differing_keys,
     seed,
+    shorten_key,
 )
 from adadepth.report.svg import document
 from adadepth.report.table import Column, Table, escape_latex, is_number, to_csv
@@ -54,6 +55,7 @@ from adadepth.runtime.files import write_atomic
 
 PAPER = "paper"
 _LONGEST_NAME = 45  # characters of a method's name with its settings, which fit under a figure of one column
+_PRETRAINED = "model.pretrained"
 _TIME_REMARK = f"{TIME}/remark"
 _WIDE = 0.75  # the figure is 3.85 inches wide; at 3.3 inches, its letters have 7.7 points
 
@@ -173,7 +175,7 @@ def _name_data(values: Mapping[str, str]) -> str:
     """Return the printed name of a data set from its differing settings: `hops, one.txt` or `hops (nodes 16)`."""
     names = [Path(value).name for key, value in values.items() if key in ("dataset.name", "dataset.path")]
     settings = [
-        f"{key.rpartition('.')[2].replace('_', ' ')} {Path(value).name}"
+        f"{shorten_key(key, list(values)).replace('_', ' ')} {Path(value).name}"
         for key, value in values.items()
         if key not in ("dataset.name", "dataset.path")
     ]
@@ -183,7 +185,8 @@ def _name_data(values: Mapping[str, str]) -> str:
 def name_methods(groups: Sequence[Group], titles: Mapping[str, str]) -> list[str]:
     """Return the printed name of each method, without folders: a letter stands for runs that differ only in one.
 
-    Matched baselines of `rival_of` are named by their depth, because they differ from the adaptive run by definition.
+    A pretrained network is named by the last part of its folder or hub id. Matched baselines of `rival_of` are named by
+    their depth, because they differ from the adaptive run by definition.
     """
 
     def write(name: str, values: Mapping[str, str]) -> str:
@@ -200,7 +203,11 @@ def name_methods(groups: Sequence[Group], titles: Mapping[str, str]) -> list[str
             settings.append({})
         else:
             names.append(name)
-            settings.append({key: value for key, value in group.settings.items() if not _is_folder(key, value)})
+            pretrained = group.settings.get(_PRETRAINED)
+            network = {_PRETRAINED: Path(pretrained).name} if isinstance(pretrained, str) else {}
+            settings.append(
+                {key: value for key, value in group.settings.items() if not _is_folder(key, value)} | network
+            )
     return distinguish_names(names, settings, write, _LONGEST_NAME)
 
 

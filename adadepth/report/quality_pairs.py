@@ -62,6 +62,7 @@ class QualityPair:
         corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
         size_ratios: Parameters and cache bytes per token of the adaptive model over those of a trained baseline, as
             far as they were recorded.
+        rule: Exit rule with which the adaptive model was compared, if the model has none of its own.
     """
 
     key: str
@@ -85,6 +86,7 @@ class QualityPair:
     half_of: int | None = None
     corrected: float | None = None
     size_ratios: Mapping[str, float] = field(default_factory=dict)
+    rule: str | None = None
 
     @property
     def gain(self) -> float:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from string import ascii_uppercase
@@ -156,6 +156,7 @@ _TRAINING_DATA = frozenset(
         "shuffle_buffer", "prepare_workers", "pad_to_length",
     )
 )  # fmt: skip
+_STORAGE = ("model.save_base",)  # settings of written files, which change no result
 _TOKENIZER = ("tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
 
 
@@ -237,12 +238,14 @@ class Comparison:
 def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison:
     """Group runs with equal settings. Unreadable runs and repeated seeds are excluded and named.
 
+    Equal tokenizers count as equal settings, wherever their files lie.
+
     Args:
         runs: The runs to compare.
         remarks: Sentences about other missing runs.
     """
     left_out, selected = list(remarks), dict[tuple[str, Any], RunFiles]()
-    for run in runs:
+    for run in _unify_tokenizers(runs):
         if damage := [run.missing[name] for name in (RUN, CONFIG) if name in run.missing]:
             left_out.append(f"{run.directory}: excluded, {' and '.join(damage)}.")
             continue
@@ -266,6 +269,26 @@ def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison
         ],
         left_out,
     )
+
+
+def _unify_tokenizers(runs: Iterable[RunFiles]) -> Iterator[RunFiles]:
+    """Yield the runs with the tokenizer's settings of the first run that has the same tokenizer, by its digest."""
+    settings: dict[str, Any] = {}
+    for run in runs:
+        digest = _find_tokenizer_digest(run)
+        if digest is None or "tokenizer" not in run.config:
+            yield run
+        else:
+            first = settings.setdefault(digest, run.config["tokenizer"])
+            yield replace(run, config={**run.config, "tokenizer": first})
+
+
+def _find_tokenizer_digest(run: RunFiles) -> str | None:
+    """Return the digest of a run's tokenizer from its record, or from the model of an earlier version's run."""
+    recorded = (run.run.get("data") or {}).get("tokenizer") or {}
+    trained = run.of("model/config.json", {"training_data": dict[str, Any] | None}).get("training_data") or {}
+    digest = recorded.get("digest", trained.get("tokenizer"))
+    return digest if isinstance(digest, str) else None
 
 
 def _describe_gaps(run: RunFiles) -> list[str]:
@@ -320,7 +343,7 @@ def get_run_settings(run: RunFiles) -> Settings:
     settings = select_result_settings({key: value for key, value in run.config.items() if key not in ("seed", "seeds")})
     if run.config.get("checkpoint") is not None:
         settings["checkpoint"] = run.config["checkpoint"]
-    return _flatten(settings)
+    return {key: value for key, value in _flatten(settings).items() if key not in _STORAGE}
 
 
 def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
@@ -375,7 +398,7 @@ def distinguish_names(
         keys = get_differing_keys(
             [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
         )
-        text = write(name, {_shorten_key(key, keys): format_setting(group_settings[key]) for key in keys})
+        text = write(name, {shorten_key(key, keys): format_setting(group_settings[key]) for key in keys})
         texts.append(name if len(keys) > _MAX_KEYS or len(text) > longest else text)
     return [
         text if texts.count(text) == 1 else f"{text} {_get_letter(texts[:index].count(text))}"
@@ -383,10 +406,10 @@ def distinguish_names(
     ]
 
 
-def _shorten_key(key: str, keys: Sequence[str]) -> str:
-    """Return the last part of a configuration key if it is unique, otherwise the whole key."""
-    last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
+def shorten_key(key: str, keys: Sequence[str]) -> str:
+    """Return the last part of a configuration key if it is unique and not of the tokenizer, otherwise the whole key."""
+    group, _, last = key.rpartition(".")
+    return last if group != "tokenizer" and sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
 
 
 def _get_letter(index: int) -> str:

@@ -451,10 +451,11 @@ def document(figure: Figure) -> str:
         drawings = [_place_panel(panel, _MARGIN + position * column, top) for position, panel in enumerate(panels)]
         content += [drawing for drawing, _ in drawings]
         top = max(bottom for _, bottom in drawings) + _MARGIN
-    if figure.of:
-        content.append(_draw_text(_MARGIN, top, figure.of, "start"))
-        top += _MARGIN
-    width, height = columns * column, round(top)
+    width = columns * column
+    for line in textwrap.wrap(figure.of, int((width - 2 * _MARGIN) / _LETTER)):
+        content.append(_draw_text(_MARGIN, top, line, "start"))
+        top += _LINE
+    height = round(top)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{MUTED}">'

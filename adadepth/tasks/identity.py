@@ -21,7 +21,7 @@ from adadepth.data.run_data import RunData
 from adadepth.errors import CheckpointError
 from adadepth.models.folder import read_config
 from adadepth.models.registry import family
-from adadepth.runs.data_identity import OVERRIDE, DataIdentity, expected_tokenizer
+from adadepth.runs.data_identity import OVERRIDE, DataIdentity, digest_tokenizer, expected_tokenizer
 from adadepth.runs.directory import CHECKPOINTS, MODEL, model_path, resolve_run
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import is_main_process
@@ -97,6 +97,25 @@ def store_identity(config: ExperimentConfig, data: _Data, model: Any, checkpoint
         data = check_resumed_data(config, data, model, checkpoint)
     DataIdentity.from_data(config.dataset, data).write_to(model.config)
     return data
+
+
+def store_special_tokens(model: Any, tokenizer: Any) -> None:
+    """Store the tokenizer's ids of padding, start and end in a model whose configurations have none.
+
+    The trainer of transformers would do so, with a warning. It still warns of ids that differ.
+    """
+    for config in filter(None, (model.config.get_text_config(), getattr(model, "generation_config", None))):
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            if getattr(config, name, None) is None and getattr(tokenizer, name) is not None:
+                setattr(config, name, getattr(tokenizer, name))
+
+
+def describe_data(data: RunData) -> dict[str, Any]:
+    """Return the summary of the data for the record of a run, with the digest of the tokenizer if they have one."""
+    described = data.summary.get("tokenizer")
+    if described is None or data.tokenizer is None:
+        return data.summary
+    return {**data.summary, "tokenizer": {**described, "digest": digest_tokenizer(data.tokenizer)}}
 
 
 def _log_unknown_data(config: ExperimentConfig) -> None:

@@ -48,7 +48,7 @@ def list_next_commands(
         if targets := _set_depths(config, descriptor, files):
             yield build_checkpoint_command(config, run, Mode.evaluate, *targets)
         if _reads_one_text(config):
-            yield build_checkpoint_command(config, run, Mode.predict, f'text="{_TEXT}"')
+            yield build_checkpoint_command(config, run, Mode.predict, f"text={_TEXT}")
         yield build_checkpoint_command(config, run, Mode.evaluate)
         if config.seeds <= 1:
             yield build_training_command("seeds=3")

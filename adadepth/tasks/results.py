@@ -49,11 +49,15 @@ def show_grid(trainer: DepthTrainer) -> None:
 
 
 def warn_of_depth(trainer: DepthTrainer) -> None:
-    """Print a warning for every evaluation set on which the depth of the saved model does not adapt."""
+    """Print a warning for every evaluation set on which the depth of the saved model does not adapt.
+
+    It names its set if there are several.
+    """
     if trainer.is_world_process_zero():
-        warnings = (format_adaptation_warning(report.statistics) for report in trainer.last_reports.values())
-        for warning in dict.fromkeys(filter(None, warnings)):
-            say(warning, wraps=True)
+        reports = trainer.last_reports
+        for name, report in reports.items():
+            if (warning := format_adaptation_warning(report.statistics, name if len(reports) > 1 else "")) is not None:
+                say(warning, wraps=True)
 
 
 def time_executions(

@@ -23,7 +23,13 @@ from adadepth.runtime.files import convert_full_disk_errors
 from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory, check_state_maps
 from adadepth.tasks.extensions import build_extensions, prepare_model
-from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, store_identity
+from adadepth.tasks.identity import (
+    check_initial_tokenizer,
+    check_rival_data,
+    describe_data,
+    store_identity,
+    store_special_tokens,
+)
 from adadepth.tasks.log_messages import describe_end, describe_start, format_interruption, report_interruption
 from adadepth.tasks.stored_models import (
     check_weights,
@@ -178,6 +184,8 @@ class Session:
         args.output_dir = str(directory / CHECKPOINTS)
         if config.mode is Mode.train:
             self.data = store_identity(config, self.data, self.model, checkpoint)
+            if self.data.tokenizer is not None:
+                store_special_tokens(self.model, self.data.tokenizer)
         position = read_log_position(checkpoint)
         if checkpoint is not None:
             restore_threads(config, directory)
@@ -192,7 +200,7 @@ class Session:
 
             with open_run(config, directory, is_main_process(), report, reports_errors=True) as self.run:
                 self.run.update(
-                    data=self.data.summary,
+                    data=describe_data(self.data),
                     baselines=self.baselines,
                     precision=choose_precision(config.trainer),
                     **results.count_parameters(self.model),

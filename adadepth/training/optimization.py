@@ -27,6 +27,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from adadepth.config import TrainerConfig
 from adadepth.config.experiment import Optimizer, Schedule
 from adadepth.metrics.directions import prefers_greater
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import is_main_process
 from adadepth.training.muon import build_muon
 
 
@@ -157,7 +159,7 @@ def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, tot
     """Build the learning-rate schedule over `total_steps` optimiser steps.
 
     The schedule `plateau` does not depend on the number of steps. It halves the learning rate when the metric stops
-    improving.
+    improving. A warm-up that is not over before the last step is a warning.
     """
     if trainer.schedule is Schedule.plateau:
         assert trainer.plateau_patience is not None, "validated"
@@ -168,9 +170,12 @@ def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, tot
             patience=trainer.plateau_patience,
             min_lr=trainer.plateau_min_lr,
         )
-    warmup = trainer.warmup_steps if trainer.warmup_steps >= 1 else trainer.warmup_steps * total_steps
-    factor = partial(_FACTORS[trainer.schedule], warmup=math.ceil(warmup), total=max(total_steps, 1))
-    scheduled = partial(_apply_warmup, factor=factor, warmup=math.ceil(warmup))
+    warmup = math.ceil(trainer.warmup_steps if trainer.warmup_steps >= 1 else trainer.warmup_steps * total_steps)
+    if 0 < total_steps <= warmup and is_main_process():
+        length = f"warning: trainer.warmup_steps={trainer.warmup_steps:g}: training has only {total_steps:,} steps"
+        say(f"{length}, so the rate never reaches trainer.learning_rate={trainer.learning_rate:g}", wraps=True)
+    factor = partial(_FACTORS[trainer.schedule], warmup=warmup, total=max(total_steps, 1))
+    scheduled = partial(_apply_warmup, factor=factor, warmup=warmup)
     constant = partial(_constant, warmup=0, total=0)
     return LambdaLR(optimizer, [constant if group.get("constant") else scheduled for group in optimizer.param_groups])
 

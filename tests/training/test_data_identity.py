@@ -184,6 +184,7 @@ def test_a_saved_tokenizer_has_the_digest_of_the_one_in_training(trained_run: tu
     identity = DataIdentity.from_config("checkpoint", "", read_config("checkpoint", str(run / "model")))
     assert identity is not None
     assert identity.tokenizer == digest_tokenizer(AutoTokenizer.from_pretrained(run / "model"))
+    assert identity.tokenizer == json.loads((run / "run.json").read_text())["data"]["tokenizer"]["digest"]
     assert (identity.dataset, identity.problem, list(identity.columns)) == ("table", "classification", ["text"])
     assert identity.sequence_length == 32
     assert set(identity.sources) == {"train", "validation"}

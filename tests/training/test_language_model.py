@@ -1,5 +1,6 @@
 """Language models over contiguous streams: memory, accumulation, processes, resume, phases, perplexities."""
 
+import logging
 import math
 from itertools import combinations, pairwise
 from types import SimpleNamespace
@@ -13,8 +14,10 @@ from transformers.trainer_utils import align_special_tokens
 from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
 from adadepth.models import ParXLForCausalLM
+from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.par_xl.configuration import ParXLConfig
 from adadepth.models.par_xl.modeling import Context
+from adadepth.tasks.identity import store_special_tokens
 from adadepth.tasks.language_model import load_data, set_text_ends
 from adadepth.training.arguments import training_arguments
 from tests.configs.support import configured
@@ -239,3 +242,19 @@ def test_text_ends_do_not_come_from_another_family_s_vocabulary(tmp_path):
     align_special_tokens(model, tokenizer)
     assert model.generation_config.eos_token_id == 6
     assert (model.config.eos_token_id, model.config.bos_token_id) == (6, 6)
+
+
+@pytest.mark.parametrize(("end", "is_warned"), [(None, False), (2, True)])
+def test_transformers_warns_only_of_special_tokens_that_differ(end, is_warned, caplog):
+    core = Tokenizer(models.WordLevel({"the": 0, "<pad>": 1, "<unk>": 2, "<eos>": 3}, unk_token="<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
+    model = SimpleNamespace(config=LoopedConfig(eos_token_id=end), generation_config=GenerationConfig())
+    store_special_tokens(model, tokenizer)
+    library = logging.getLogger("transformers.trainer_utils")
+    library.addHandler(caplog.handler)
+    try:
+        align_special_tokens(model, tokenizer)
+    finally:
+        library.removeHandler(caplog.handler)
+    assert ("Updated tokens: {'eos_token_id': 3}" in caplog.text) == is_warned == bool(caplog.text)
+    assert (model.config.pad_token_id, model.config.eos_token_id, model.config.bos_token_id) == (1, 3, None)

@@ -264,6 +264,19 @@ def test_schedules_without_warmup_start_at_the_full_rate():
     assert math.isfinite(factor(10))
 
 
+@pytest.mark.parametrize(("steps", "is_warned"), [(20, True), (30, True), (31, False)])
+def test_a_warmup_as_long_as_training_is_a_warning(
+    steps: int, is_warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = TrainerConfig(warmup_steps=30, learning_rate=2e-3)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    factor = build_schedule(optimizer, settings, steps).lr_lambdas[0]
+    assert (max(factor(step) for step in range(steps)) < 1.0) == is_warned
+    line = f"warning: trainer.warmup_steps=30: training has only {steps} steps, so the rate never reaches "
+    said = capsys.readouterr().out
+    assert " ".join(said.split()) == (f"{line}trainer.learning_rate=0.002" if is_warned else "")
+
+
 @pytest.mark.parametrize(("metric", "greater", "value"), [("eval_score", None, -0.5), ("eval_gain", False, -0.5)])
 def test_a_constant_negative_metric_lowers_the_rate_of_a_plateau(
     metric: str, greater: bool | None, value: float

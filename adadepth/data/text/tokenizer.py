@@ -218,9 +218,9 @@ def train_unigram(
     pieces[: len(hidden)] = [(token, _NEVER_TEXT) for token in special_tokens]
     if len(pieces) < vocab_size:
         logger.warning(
-            "tokenizer.vocab_size=%d: the text supports only %d pieces, which is the size of the vocabulary",
-            vocab_size,
+            "the text supports only %d pieces, so the vocabulary is smaller than tokenizer.vocab_size=%d",
             len(pieces),
+            vocab_size,
         )
     return _build_unigram(pieces, special_tokens, normalizer, symbols)
 

@@ -305,10 +305,13 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
 
 
 def warn_of_untrained_gate(config: ExperimentConfig) -> Iterator[str]:
-    """Yield a warning if a looped model has a halting unit that its objective does not train."""
+    """Yield a warning if a looped model has a halting unit that its objective does not train.
+
+    A matched baseline of fixed depth does not use its halting unit.
+    """
     model = config.model
     assert isinstance(model, LoopedSettings)
-    if model.gate and model.objective not in (Objective.gate, Objective.gate_alone):
+    if model.gate and config.rival_of is None and model.objective not in (Objective.gate, Objective.gate_alone):
         yield f"the gate is not trained by model.objective={model.objective}; model.objective=gate trains it"
 
 

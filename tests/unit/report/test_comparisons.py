@@ -19,6 +19,7 @@ from adadepth.report.comparison import MAX_CURVES, build_comparison_sections
 from adadepth.report.comparison_tables import build_verdict_table, format_best_line
 from adadepth.report.figure import Lines, Scatter
 from adadepth.report.pages import draw_comparison, write_comparison, write_report
+from adadepth.report.paper import build_method_tables
 from adadepth.report.run_files import read_run
 from adadepth.report.run_groups import (
     Comparison,
@@ -223,6 +224,27 @@ def test_another_tokenizer_makes_other_data_only_for_text(tmp_path: Path, data: 
         config = record(tmp_path / str(size), run={"data": data}) / "config.yaml"
         config.write_text(config.read_text() + f"tokenizer: {{vocab_size: {size}}}\n")
     assert compare(find_runs(tmp_path)).other_data == (["tokenizer.vocab_size"] if data else [])
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_equal_tokenizers_in_different_folders_are_the_same_data(tmp_path: Path, is_recorded: bool) -> None:
+    """Use digests of the record of a run and, of runs of earlier versions, those of the model's configuration."""
+    for number, (folder, digest) in enumerate((("base", "ab12"), ("copy", "ab12"), ("other", "cd34"))):
+        data = {"tokenizer": {"path": folder, "vocab_size": 300, **({"digest": digest} if is_recorded else {})}}
+        run = record(tmp_path / folder, number, run={"data": data})
+        (run / "config.yaml").write_text((run / "config.yaml").read_text() + f"tokenizer: {{path: /texts/{folder}}}\n")
+        (run / "model").mkdir()
+        stored = {} if is_recorded else {"training_data": {"tokenizer": digest}}
+        (run / "model" / "config.json").write_text(json.dumps(stored))
+    comparison = compare(find_runs(tmp_path))
+    assert [[run.run["seed"] for run in group.runs] for group in comparison.groups] == [[0, 1], [2]]
+    assert [group.label for group in comparison.groups] == [
+        "tokenizer.path=/texts/base",
+        "tokenizer.path=/texts/other",
+    ]
+    assert comparison.other_data == ["tokenizer.path"]
+    tables = build_method_tables(comparison, {})
+    assert [table.data for table in tables] == ["hops (tokenizer.path base)", "hops (tokenizer.path other)"]
 
 
 def test_depths_of_different_units_are_excluded_with_a_remark(tmp_path: Path) -> None:

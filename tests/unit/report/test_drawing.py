@@ -27,7 +27,7 @@ from adadepth.report.figure import (
     Stacks,
     build_step_axis,
 )
-from adadepth.report.svg import render_chart, render_charts
+from adadepth.report.svg import document, render_chart, render_charts
 from adadepth.report.table import (
     Column,
     Table,
@@ -88,6 +88,18 @@ def test_a_figure_depends_on_its_description_alone(tmp_path: Path) -> None:
     first = [path.read_bytes() for path in export.save_figure(figure, tmp_path / "a")]
     assert [path.read_bytes() for path in export.save_figure(figure, tmp_path / "b")] == first
     assert render_chart(figure.panels[0]) == render_chart(figure.panels[0])
+
+
+def test_a_long_note_is_wrapped_inside_the_margins_of_a_figure(tmp_path: Path) -> None:
+    axis = Axis("x", (0, 1))
+    note = "bars: 95 % intervals over seeds and sequences; compute without predictions at exits"
+    panels = [Panel("title", Scatter([("a", [Dot(0.5, 0.5)])]), axis, axis, wide=0.75)]
+    export.save_figure(Figure("noted", panels, columns=1, of=note), tmp_path)
+    ink = inked(tmp_path / "noted.png")
+    assert not ink[:, -15:].any()
+    assert not ink[-6:].any()
+    lines = re.findall(r'<text[^>]*text-anchor="start">([^<]*)</text>', document(Figure("noted", panels, of=note)))
+    assert " ".join(lines[1:]) == note, "the first is that of the legend"
 
 
 def test_boards_are_wrapped_to_lines() -> None:

@@ -159,8 +159,21 @@ def test_a_failed_seed_is_neither_counted_nor_listed(folder: Path) -> None:
     assert "failed command" not in (folder.parent / "paper" / "commands.txt").read_text()
 
 
+@pytest.mark.parametrize("names", [("/nets/base", "/nets/large"), ("org/base", "org/large")])
+def test_methods_are_named_by_their_pretrained_network_and_not_by_its_storage(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    for path, is_stored in zip(names, (True, False), strict=True):
+        record_method(tmp_path, (0.5, 0.5), model={"pretrained": path, "save_base": is_stored})
+    (table,) = build_method_tables(compare(find_runs(tmp_path)), TITLES)
+    assert [method.name for method in table.methods] == [
+        "ACT-ALBERT (pretrained base)",
+        "ACT-ALBERT (pretrained large)",
+    ]
+
+
 def test_methods_with_equal_names_get_letters(tmp_path: Path) -> None:
-    for path in ("/a", "/b"):
+    for path in ("/a/model", "/b/model"):
         record_method(tmp_path, (0.5, 0.5), model={"pretrained": path})
     (table,) = build_method_tables(compare(find_runs(tmp_path)), TITLES)
     assert [method.name for method in table.methods] == ["ACT-ALBERT A", "ACT-ALBERT B"]

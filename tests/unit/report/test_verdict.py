@@ -664,6 +664,20 @@ def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> 
     assert finding.brief == f"{stops}; {comparison}"
 
 
+def test_the_fitted_rule_that_was_compared_is_named_beside_the_depth_without_a_rule(run: Path) -> None:
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"mean": 6.0, "std": 0.0}
+    entry = make_matched_set(4.0, 4.001, 3.9) | {"rule": "margin:0.0462123", "max_depth": 6}
+    exits = {"sets": {"held_out": {"exit": {"mean": 6.0, "std": 0.0}}}}
+    finding = verdict(replace_files(files, others={MATCHED_BASELINE: {"sets": {"held_out": entry}}, EXITS: exits}))
+    stops, results = "every token stops at update 6", "worse than its own depths shuffled and not clearly better than"
+    assert finding["worth"].brief.startswith(f"{stops}; with exit rule margin:0.0462, {results} fixed depths 3 and 4")
+    first = (
+        f"Depth does not vary: {stops}, as in a network of fixed depth. With exit rule margin:0.0462, it is {results}"
+    )
+    assert finding["worth"].sentences[0].startswith(first)
+
+
 @pytest.mark.parametrize(("baseline", "words"), [(0.82, "worse than"), (0.803, "not clearly better than")])
 def test_one_depth_for_all_is_compared_with_the_best_fixed_depth(run: Path, baseline: float, words: str) -> None:
     """Compare exit rules, too: the fixed depths of their study are on the page, so the answer is known."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import TrainerState
 
-from adadepth.tasks import log_messages
+from adadepth.tasks import log_messages, results
 from adadepth.tasks.log_messages import describe_end, describe_selection, describe_start
 from adadepth.training.arguments import training_arguments
 from tests.configs.support import configured
@@ -88,6 +88,7 @@ def test_the_first_lines_have_the_settings_in_effect(
     (("model.gate=true", "model.exit_rule=quantile:0.5"), True),
     (("model.gate=true", "model.objective=gate"), False),
     (("model.gate=true", "mode=evaluate", "checkpoint=a"), False),
+    (("model.gate=true", "rival_of=RUN"), False),
     ((), False),
 ])  # fmt: skip
 def test_a_gate_that_is_not_trained_is_a_warning_at_the_start(
@@ -102,3 +103,16 @@ def test_a_gate_that_is_not_trained_is_a_warning_at_the_start(
     text = describe_start(config, training_arguments(config), run, model, data)
     line = "warning: the gate is not trained by model.objective=mean; model.objective=gate trains it"
     assert (line in text.splitlines()) == is_warned
+
+
+@pytest.mark.parametrize("names", [("inside", "beyond"), ("inside",)])
+def test_warnings_of_depth_name_their_evaluation_set_if_there_are_several(
+    names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    statistics = {"adaptation": {"warning": "depth does not adapt: 9 tokens", "advice": "train longer"}}
+    reports = {name: SimpleNamespace(statistics=statistics) for name in names}
+    trainer: Any = SimpleNamespace(last_reports=reports, is_world_process_zero=lambda: True)
+    results.warn_of_depth(trainer)
+    lines = capsys.readouterr().out.splitlines()
+    expected = [f"on {name}, " for name in names] if names[1:] else [""]
+    assert lines == [f"warning: {on}depth does not adapt: 9 tokens: train longer" for on in expected]
