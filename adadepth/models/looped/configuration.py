@@ -64,6 +64,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     geometric_truncation: str = "renormalise"
     entropy_weight: int | float = 0.05
     gate_pairing: str = "next"
+    gate_gain: int | float = 0.005
     train_loops: str = "fixed"
     loop_spread: int | float = 0.5
     loop_curriculum: str = "none"

@@ -67,8 +67,10 @@ def expected(objective: str, losses: list[list[float]], gates: list[list[float]]
             total += sum(w * loss for w, loss in zip(p, each, strict=True)) + beta * sum(w * math.log(w) for w in p)
         else:
             made = objective == "gate_alone made"
+            threshold = 0.05 if objective == "gate_alone later" else 0.005
             for step in range(3):
-                goes_on = 1 / (1 + math.exp(-50 * (max(0.0, each[step] - each[step + 1]) - 0.005)))
+                after = min(each[step + 1 :]) if objective == "gate_alone later" else each[step + 1]
+                goes_on = 1 / (1 + math.exp(-50 * (max(0.0, each[step] - after) - threshold)))
                 going = 1 - lambdas[step + 1 if made else step]
                 total -= (goes_on * math.log(going) + (1 - goes_on) * math.log(1 - going)) / 3
     return total / len(losses)
@@ -76,10 +78,15 @@ def expected(objective: str, losses: list[list[float]], gates: list[list[float]]
 
 @pytest.mark.parametrize("objective", [
     "last", "mean", "geometric", "geometric leftover", "gate", "gate_alone", "gate_alone made",
+    "gate_alone later",
 ])  # fmt: skip
 def test_a_loss_is_its_formula(objective: str) -> None:
     name, _, variant = objective.partition(" ")
-    fields = {"made": {"gate_pairing": "made"}, "leftover": {"geometric_truncation": "leftover"}}.get(variant, {})
+    fields = {
+        "made": {"gate_pairing": "made"},
+        "later": {"gate_pairing": "later", "gate_gain": 0.05},
+        "leftover": {"geometric_truncation": "leftover"},
+    }.get(variant, {})
     model = small(**OURO, objective=name, **fields)
     for mode in (True, False):
         found = model.train(mode)(IDS, labels=LABELS)
@@ -172,17 +179,18 @@ def test_last_alone_reads_one_loop() -> None:
 
 
 def test_the_gates_targets_have_no_gradient() -> None:
-    losses = torch.rand(5, 3, requires_grad=True)
-    halting = torch.randn(5, 3, requires_grad=True)
-    gate_losses(halting, losses.detach(), "next").sum().backward()
-    assert halting.grad is not None
-    assert not halting.grad[:, 2].any()  # the last loop's unit is never asked
-    assert halting.grad[:, :2].all()
+    for pairing in ("next", "later"):
+        losses = torch.rand(5, 3, requires_grad=True)
+        halting = torch.randn(5, 3, requires_grad=True)
+        gate_losses(halting, losses.detach(), pairing, 0.005).sum().backward()
+        assert halting.grad is not None
+        assert not halting.grad[:, 2].any()  # the last loop's unit is never asked
+        assert halting.grad[:, :2].all()
 
 
 def test_one_loop_leaves_the_gate_nothing_to_learn() -> None:
-    for pairing in ("next", "made"):
-        assert torch.equal(gate_losses(torch.randn(5, 1), torch.rand(5, 1), pairing), torch.zeros(5))
+    for pairing in ("next", "later", "made"):
+        assert torch.equal(gate_losses(torch.randn(5, 1), torch.rand(5, 1), pairing, 0.005), torch.zeros(5))
 
 
 @pytest.mark.parametrize("objective", ["last", "mean", "geometric", "gate", "gate_alone"])
