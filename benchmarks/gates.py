@@ -197,13 +197,12 @@ def compute_ponder_loss(halting: Tensor, data: Recorded, weight: float, share: f
 
 GATE_LOSSES: dict[str, Callable[[Tensor, Recorded], Tensor]] = {
     "ouro": compute_gate_loss,
-    "ouro made": partial(compute_gate_loss, gate_pairing="made"),
     "next 0.05": partial(compute_gate_loss, gate_gain=0.05),
     "later 0.05": partial(compute_gate_loss, gate_gain=0.05, gate_pairing="later"),
     "ponder 0.03 0.8": partial(compute_ponder_loss, weight=0.03, share=0.8),
     "ponder 0.01 0.6": partial(compute_ponder_loss, weight=0.01, share=0.6),
-    "oracle 1": partial(compute_oracle_loss, weight=1.0),
     "oracle 4.8": partial(compute_oracle_loss, weight=4.8),
+    "ouro made": partial(compute_gate_loss, gate_pairing="made"),
 }
 GATES = [(unit, loss) for unit in ("linear", "mlp") for loss in GATE_LOSSES]
 GATES += [("mlp_of_loop", loss) for loss in ("ouro", "later 0.05", "ponder 0.03 0.8")]
@@ -273,7 +272,7 @@ def find_loops(points: list[tuple[float, float]], target: float) -> float:
     return min(costs + [loops for loops, quality in points if quality >= target])
 
 
-RULES = ("fixed", "confidence", "margin", "entropy", "kl", "patience", "distance")
+RULES = ("fixed", "confidence", "entropy", "kl", "patience", "distance")
 READINGS = ("quantile", "hazard")
 METHODS = [
     *RULES,
