@@ -36,7 +36,6 @@ from adadepth import HaltingUnit, LoopedConfig, LoopedForTokenClassification, re
 from adadepth.config.data import HopsConfig
 from adadepth.data.generated.hops import TaggedHops, list_node_symbols
 from adadepth.data.generated.parity import SYMBOLS, draw_values
-from adadepth.halting.distribution import geometric_prior, halting_distribution, halting_kl
 from adadepth.halting.exit_rules import ExitRule, apply_rule, parse_rule
 from adadepth.halting.units import UnitMemory, build_halting_unit, run_unit
 from adadepth.metrics.significance import LEVEL, average_over_seeds, compare_means, correct_p_values
@@ -188,19 +187,12 @@ def compute_oracle_loss(halting: Tensor, data: Recorded, weight: float) -> Tenso
     return nn.functional.binary_cross_entropy_with_logits(-halting[:, :-1], goes_on, pos_weight=positive)
 
 
-def compute_ponder_loss(halting: Tensor, data: Recorded, weight: float, share: float) -> Tensor:
-    """Return PonderNet's loss on the frozen network, sum_n p_n L_n + weight KL(p || geometric prior)."""
-    posterior = halting_distribution(halting, "leftover")
-    divergences = halting_kl(posterior, geometric_prior(share, LOOPS, "leftover"), "posterior_prior")
-    return ((posterior.pmf * data.losses).sum(dim=-1) + weight * divergences).mean()
-
-
 GATE_LOSSES: dict[str, Callable[[Tensor, Recorded], Tensor]] = {
     "ouro": compute_gate_loss,
     "next 0.05": partial(compute_gate_loss, gate_gain=0.05),
     "later 0.05": partial(compute_gate_loss, gate_gain=0.05, gate_pairing="later"),
-    "ponder 0.03 0.8": partial(compute_ponder_loss, weight=0.03, share=0.8),
-    "ponder 0.01 0.6": partial(compute_ponder_loss, weight=0.01, share=0.6),
+    "ponder 0.03 0.8": partial(compute_gate_loss, gate_loss="ponder", entropy_weight=0.03, geometric_share=0.8),
+    "ponder 0.01 0.6": partial(compute_gate_loss, gate_loss="ponder", entropy_weight=0.01, geometric_share=0.6),
     "oracle 4.8": partial(compute_oracle_loss, weight=4.8),
     "ouro made": partial(compute_gate_loss, gate_pairing="made"),
 }

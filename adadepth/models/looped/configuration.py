@@ -63,6 +63,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     geometric_share: int | float = 0.3
     geometric_truncation: str = "renormalise"
     entropy_weight: int | float = 0.05
+    gate_loss: str = "gain"
     gate_pairing: str = "next"
     gate_gain: int | float = 0.005
     train_loops: str = "fixed"

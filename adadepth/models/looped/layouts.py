@@ -44,7 +44,7 @@ _NANBEIGE_CODE = {
     "AutoModelForCausalLM": "Nanbeige/Nanbeige4.2-3B--modeling_nanbeige.NanbeigeForCausalLM",
 }
 _TRAINING = frozenset({
-    "objective", "geometric_share", "geometric_truncation", "entropy_weight", "gate_pairing", "gate_gain",
+    "objective", "geometric_share", "geometric_truncation", "entropy_weight", "gate_loss", "gate_pairing", "gate_gain",
     "train_loops", "loop_spread", "loop_curriculum", "curriculum_share", "backprop_loops", "low_backprop",
     "initializer", "initializer_range",
 })  # fmt: skip

@@ -25,6 +25,12 @@ I_n is a gain in nats, without gradients, and `gate_pairing` selects it:
 0.005. The target of continuing without any gain is then sigmoid(-0.25) = 0.44, so that the cumulative halting
 probability of a finished token rises slowly. With 0.05 this target is 0.08.
 
+`gate_loss=ponder` replaces the loss of `gate_alone` by PonderNet's (arXiv 2107.05407) on the frozen network:
+
+    sum_n p_n L_n + beta KL(p || q),  q the geometric prior of arXiv 2607.20519, with the weights w_n of `geometric`
+
+beta is `entropy_weight`, and g of the prior is `geometric_share`.
+
 The logits of all loops at once would be the largest tensor of a training step. Cross-entropies are therefore computed
 for a part of the tokens at a time, and recomputed in the backward pass. Shape legend: M targets, N loops, D width, V
 vocabulary size.
@@ -39,7 +45,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adadepth.halting.distribution import continuation_losses, geometric_prior, halting_distribution
+from adadepth.halting.distribution import continuation_losses, geometric_prior, halting_distribution, halting_kl
 from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.step_losses import parse_step_loss
 from adadepth.models.looped.settings import Objective
@@ -82,7 +88,10 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
     match config.objective:
         case "gate_alone":
             assert halting is not None
-            gate = gate_losses(halting, losses.detach(), config.gate_pairing, config.gate_gain)
+            if config.gate_loss == "ponder":
+                gate = ponder_losses(halting, losses.detach(), config.geometric_share, config.entropy_weight)
+            else:
+                gate = gate_losses(halting, losses.detach(), config.gate_pairing, config.gate_gain)
             return {"gate": LossTerm((gate * weights).sum(), count)}
         case "gate":
             assert halting is not None
@@ -124,6 +133,21 @@ def gate_losses(halting: Tensor, losses: Tensor, pairing: str, threshold: float)
     paired = halting[:, 1:] if pairing == "made" else halting[:, :-1]
     losses_of_pairs = nn.functional.binary_cross_entropy_with_logits(-paired.float(), goes_on, reduction="none")
     return losses_of_pairs.sum(dim=-1) / max(gains.shape[-1], 1)
+
+
+def ponder_losses(halting: Tensor, losses: Tensor, share: float, weight: float) -> Tensor:
+    """Compute PonderNet's loss sum_n p_n L_n + weight KL(p || geometric prior), (M,), from z_n and L_n, (M, N) each.
+
+    Args:
+        halting: Halting logits z_n, (M, N).
+        losses: Losses L_n, float32 (M, N).
+        share: Halting probability g of the prior, whose last loop gets the rest.
+        weight: Weight beta of the divergence.
+    """
+    posterior = halting_distribution(halting, "leftover")
+    prior = geometric_prior(share, losses.shape[1], "leftover", losses.device)
+    expected = (posterior.pmf * losses).sum(dim=-1)
+    return expected + weight * halting_kl(posterior, prior, "posterior_prior")
 
 
 # ---- Numbers of loops in training

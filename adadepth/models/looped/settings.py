@@ -26,6 +26,7 @@ Conditioning = StrEnum("Conditioning", ["none", "time"])
 TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
 Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
 GeometricTruncation = StrEnum("GeometricTruncation", ["leftover", "renormalise"])
+GateLoss = StrEnum("GateLoss", ["gain", "ponder"])
 Pairing = StrEnum("Pairing", ["next", "later", "made"])
 
 
@@ -180,7 +181,10 @@ class LoopedSettings(ModelConfig):
         more="The equations are those of `adadepth.models.looped.objectives` and `adadepth.halting.step_losses`.",
     )
     geometric_share: float = setting(
-        0.3, "g of objective=geometric: each loop has 1 - g times the weight of the previous one", OPEN_SHARE
+        0.3,
+        "g of objective=geometric and of the prior of gate_loss=ponder: each loop has 1 - g times the weight of the "
+        "previous one",
+        OPEN_SHARE,
     )
     geometric_truncation: GeometricTruncation = setting(
         GeometricTruncation.leftover,
@@ -190,7 +194,17 @@ class LoopedSettings(ModelConfig):
         more="`leftover` is that of arXiv 2607.20519. Runs and models of versions without the setting have "
         "`renormalise`.",
     )
-    entropy_weight: float = setting(0.05, "beta, weight of the entropy with objective=gate", at_least(0))
+    entropy_weight: float = setting(
+        0.05,
+        "beta, weight of the entropy with objective=gate, and of the divergence with gate_loss=ponder",
+        at_least(0),
+    )
+    gate_loss: GateLoss = setting(
+        GateLoss.gain,
+        "objective=gate_alone: learn the gain of loops, or ponder: lower the expected loss, near a geometric prior",
+        more="`ponder` is PonderNet's loss on the frozen network, with geometric_share as the halting probability of "
+        "the prior and entropy_weight as the weight of the divergence.",
+    )
     gate_pairing: Pairing = setting(
         Pairing.next,
         "objective=gate_alone: learn the gain of the next loop; later: of the best later loop; made: of the current "

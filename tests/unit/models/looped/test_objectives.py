@@ -65,6 +65,10 @@ def expected(objective: str, losses: list[list[float]], gates: list[list[float]]
         elif objective == "gate":
             p = stop(lambdas)
             total += sum(w * loss for w, loss in zip(p, each, strict=True)) + beta * sum(w * math.log(w) for w in p)
+        elif objective == "gate_alone ponder":
+            p, prior = stop(lambdas), [0.6, 0.4 * 0.6, 0.4**2 * 0.6, 0.4**3]
+            total += sum(w * loss for w, loss in zip(p, each, strict=True))
+            total += 0.02 * sum(w * math.log(w / q) for w, q in zip(p, prior, strict=True))
         else:
             made = objective == "gate_alone made"
             threshold = 0.05 if objective == "gate_alone later" else 0.005
@@ -78,13 +82,14 @@ def expected(objective: str, losses: list[list[float]], gates: list[list[float]]
 
 @pytest.mark.parametrize("objective", [
     "last", "mean", "geometric", "geometric leftover", "gate", "gate_alone", "gate_alone made",
-    "gate_alone later",
+    "gate_alone later", "gate_alone ponder",
 ])  # fmt: skip
 def test_a_loss_is_its_formula(objective: str) -> None:
     name, _, variant = objective.partition(" ")
     fields = {
         "made": {"gate_pairing": "made"},
         "later": {"gate_pairing": "later", "gate_gain": 0.05},
+        "ponder": {"gate_loss": "ponder", "geometric_share": 0.6, "entropy_weight": 0.02},
         "leftover": {"geometric_truncation": "leftover"},
     }.get(variant, {})
     model = small(**OURO, objective=name, **fields)
@@ -113,8 +118,9 @@ def test_gradients_are_those_of_all_logits_at_once(objective: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("head", [LoopedForSequenceClassification, LoopedForTokenClassification])
-def test_of_classifiers_too_the_halting_unit_learns_alone(head: Any) -> None:
-    model = small(head, **OURO, objective="gate_alone", num_labels=3).train()
+@pytest.mark.parametrize("loss", ["gain", "ponder"])
+def test_of_classifiers_too_the_halting_unit_learns_alone(head: Any, loss: str) -> None:
+    model = small(head, **OURO, objective="gate_alone", gate_loss=loss, num_labels=3).train()
     labels = IDS % 3 if head is LoopedForTokenClassification else IDS[:, 0] % 3
     model(IDS, labels=labels).loss.backward()
     learns = {name for name, weight in model.named_parameters() if weight.grad is not None}
