@@ -306,11 +306,13 @@ def compare(results: dict[str, list[Loops]], references: list[str]) -> None:
         print(f"{name:33}", *cells)
     for reference in references:
         for measured in ("accuracy", "loss"):
-            means = {n: average_over_seeds([scores[measured][1] for scores in seeds]) for n, seeds in results.items()}
-            base = means.pop(reference)
-            corrected = correct_p_values([compare_means(mean, base) for mean in means.values()])
-            for (name, mean), p in zip(means.items(), corrected, strict=True):
-                print(f"{measured:8} {name:33} - {reference} {mean.mean - base.mean:+.3f} p {p:.4f}", "*" * (p < LEVEL))
+            values = {name: [scores[measured][1] for scores in seeds] for name, seeds in results.items()}
+            base = values.pop(reference)
+            p_values = [compare_means(average_over_seeds(of), average_over_seeds(base)) for of in values.values()]
+            for (name, of), p in zip(values.items(), correct_p_values(p_values), strict=True):
+                fewer = sum(loops < other for loops, other in zip(of, base, strict=True))
+                text = f"{np.mean(of) - np.mean(base):+.3f} p {p:.4f} fewer loops with {fewer} of {len(of)} seeds"
+                print(f"{measured:8} {name:33} - {reference} {text} {'*' if p < LEVEL else ''}")
 
 
 def main() -> None:
