@@ -60,6 +60,32 @@ class Quantile(ExitRule):
 
 
 @dataclass(frozen=True)
+class Hazard(ExitRule):
+    """Exit at the first step whose halting probability lambda_n exceeds the threshold, whatever earlier ones were.
+
+    Think-at-Hard (arXiv 2511.08577) reads its decider like this. `quantile` adds up the probabilities of all steps
+    instead, so that a row may exit where no single step is likely to be the last.
+    """
+
+    name = "hazard"
+    counts_steps = False
+    needs = frozenset({HALTING_SIGNAL})
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._check("threshold", 0.0, 1.0)
+
+    def with_level(self, level: float) -> ExitRule:
+        """Return a copy of the exit rule whose threshold is the given level in (0, 1)."""
+        return Hazard(level)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which rows exit at this step because their halting probability is above the threshold, bool (A,)."""
+        assert view.halting_logits is not None
+        return view.halting_logits.sigmoid() > self.threshold, memory
+
+
+@dataclass(frozen=True)
 class Sample(ExitRule):
     """Exit at each step with probability lambda_n, a random sample of the halting distribution (PonderNet).
 

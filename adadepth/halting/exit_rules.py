@@ -30,6 +30,7 @@ from adadepth.halting.exit_by_signal import (
     Correct,
     Distance,
     Expectation,
+    Hazard,
     Quantile,
     Sample,
     state_moves,
@@ -64,6 +65,7 @@ __all__ = [
     "ExitRule",
     "Expectation",
     "Fixed",
+    "Hazard",
     "Margin",
     "NormalisedEntropy",
     "Patience",
@@ -115,6 +117,7 @@ class Fixed(ExitRule):
 
 _ALL = (
     Quantile,
+    Hazard,
     Sample,
     Expectation,
     Fixed,

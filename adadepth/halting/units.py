@@ -2,8 +2,13 @@
 
     z_n, m_n = f(h_n, m_{n-1}, n)      p_n = sigmoid(z_n)
 
-A unit has weights and a memory m of the earlier updates of the same forward pass. `linear` is z_n = w h_n + b, without
-a memory. Other units are subclasses of `HaltingUnit`, which a package registers as entry points, and a program by
+A unit has weights and a memory m of the earlier updates of the same forward pass. Two units are built in, both without
+a memory:
+
+    linear      z_n = w h_n + b
+    mlp         z_n = w silu(W h_n + c) + b     W is (H, H)
+
+Other units are subclasses of `HaltingUnit`, which a package registers as entry points, and a program by
 `register_halting_unit`. A configuration selects a unit by its text, `NAME[:PARAMETER...]`.
 
 Shape legend: (...) any leading dimensions, such as (B, T) or those of packed tokens, (P,); H width.
@@ -108,7 +113,31 @@ class HaltingProjection(nn.Linear):
         return linear_in_float32(self, state)
 
 
+class HaltingMLP(HaltingUnit):
+    """Unit with one hidden layer of width H, z_n = w silu(W h_n + c) + b, in float32 whatever the model's precision.
+
+    Args:
+        width: Width H of the states.
+        bias: Initial value of b.
+    """
+
+    name = "mlp"
+
+    def __init__(self, width: int, bias: float) -> None:
+        super().__init__(width, bias)
+        self.hidden = nn.Linear(width, width)
+        self.output = nn.Linear(width, 1, bias=False)
+
+    def forward(self, states: Tensor, memory: UnitMemory, step: int) -> tuple[Tensor, UnitMemory]:
+        """Return the halting logits, float32 (...), of states, (..., H); there is no memory."""
+        hidden = nn.functional.silu(linear_in_float32(self.hidden, states))
+        logits = nn.functional.linear(hidden, self.output.weight.float()).squeeze(-1)
+        return logits + self.bias.float(), memory
+
+
 # ---- Registry
+
+BUILT_IN: dict[str, Any] = {HaltingProjection.name: HaltingProjection, HaltingMLP.name: HaltingMLP}
 
 _registered: dict[str, type[HaltingUnit]] = {}
 
@@ -120,7 +149,7 @@ def installed_halting_units() -> Mapping[str, type[HaltingUnit]]:
     Raises:
         ConfigError: If a unit of a package is broken, or if its name is already taken.
     """
-    return load_plugins(GROUP, "halting unit", {HaltingProjection.name}, _find_problem)
+    return load_plugins(GROUP, "halting unit", BUILT_IN, _find_problem)
 
 
 def register_halting_unit(unit: Unit) -> Unit:
@@ -131,7 +160,7 @@ def register_halting_unit(unit: Unit) -> Unit:
     Raises:
         ConfigError: If the unit is broken, or its name is that of another unit.
     """
-    taken = {HaltingProjection.name, *installed_halting_units()}
+    taken = {*BUILT_IN, *installed_halting_units()}
     register_class(_registered, unit, "halting unit", taken, _find_problem)
     return unit
 
@@ -142,7 +171,7 @@ def parse_halting_unit(text: str) -> Callable[[int, float], nn.Module]:
     Raises:
         ConfigError: If the text is no unit. The message is one line that names the text and the allowed values.
     """
-    units: dict[str, Any] = {HaltingProjection.name: HaltingProjection, **installed_halting_units(), **_registered}
+    units = {**BUILT_IN, **installed_halting_units(), **_registered}
     if (kind := text.partition(":")[0]) not in units:
         allowed = f"must be one of {', '.join(units)}{nearest(kind, units)}"
         raise ConfigError(f"halting unit {text!r}: {allowed}; a unit of a package needs the package")

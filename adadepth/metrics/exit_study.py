@@ -28,6 +28,7 @@ from adadepth.halting.exit_rules import (
     ExitRule,
     Expectation,
     Fixed,
+    Hazard,
     Margin,
     NormalisedEntropy,
     Patience,
@@ -58,6 +59,7 @@ def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: 
     uncertainty = (0.05, 0.1, 0.2, 0.3, 0.5)
     grids: dict[str, list[ExitRule]] = {
         "quantile": [Quantile(q) for q in (0.1, 0.25, 0.5, 0.75, 0.9)],
+        "hazard": [Hazard(threshold) for threshold in (0.1, 0.25, 0.5, 0.75, 0.9)],
         "sample": [Sample()],
         "expectation": [Expectation()],
         "fixed": [Fixed(k) for k in fixed],

@@ -132,6 +132,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "model.objective=gate": ("model.gate=true",),
     "model.objective=gate_alone": ("model.gate=true",),
     "model.gate_pairing=made": ("model.gate=true", "model.objective=gate_alone"),
+    "model.gate_loss=ponder": ("model.gate=true", "model.objective=gate_alone"),
+    "model.gate_pairing=later": ("model.gate=true", "model.objective=gate_alone"),
     "model.train_loops=drawn": ("model.objective=last",),
     "model.loop_curriculum=linear": ("model.loop_lora_rank=1",),
     "model.prior=uniform": ("model.target_halt_probability=null",),

@@ -23,7 +23,7 @@ from adadepth.report.table import Column, Table, format_p_value, percent, text
 Requirements = Mapping[HaltingMethod, Mapping[str, Any] | None]
 
 _PREDICTION_RULES = frozenset({"margin", "confidence", "entropy", "kl", "patience", "distance"})
-_GATE_RULES = frozenset({"quantile", "correct"})
+_GATE_RULES = frozenset({"quantile", "hazard", "correct"})
 _OWN_RULES = frozenset({"run", "budget"})  # the depths of training, and another mean depth set afterwards
 _HALTING_PREFIXES = ("act", "ponder", "halting")  # names of methods that learn where to stop
 _ROUTERS = frozenset({"mor", "mor_token", "mor_untied", "mod", "router_tuning"})

@@ -35,6 +35,7 @@ _RULES = {
     "fixed": "run one fixed number of updates",
     "margin": "exit when the probabilities of the two most probable answers differ by more than the threshold",
     "quantile": "exit when the cumulative halting probability exceeds the threshold",
+    "hazard": "exit when the halting probability of the current update exceeds the threshold",
     "correct": "exit when the predicted probability of a correct answer exceeds the threshold",
 }
 

@@ -73,7 +73,7 @@ class AlbertActSettings(AlbertSettings):
     )
     halting_unit: str = setting(
         "linear",
-        "unit that predicts the halting probability: linear, or NAME[:PARAMETER] of an installed package",
+        "unit that predicts the halting probability: linear, mlp, or NAME[:PARAMETER] of an installed package",
         shape=True,
         later=True,
         more="`linear` is sigmoid(w y + b) of the paper; see `adadepth.halting.units`.",

@@ -51,7 +51,7 @@ class EarlyExitSettings(NetworkSettings):
     )
     halting_unit: str = setting(
         "linear",
-        "unit that computes the gate's logit: linear, or NAME[:PARAMETER] of an installed package",
+        "unit that computes the gate's logit: linear, mlp, or NAME[:PARAMETER] of an installed package",
         shape=True,
         later=True,
         more="`linear` is w h + b; see `adadepth.halting.units`.",

@@ -46,9 +46,9 @@ _NANBEIGE_CODE = {
     "AutoModelForCausalLM": "Nanbeige/Nanbeige4.2-3B--modeling_nanbeige.NanbeigeForCausalLM",
 }
 _TRAINING = frozenset({
-    "objective", "geometric_share", "geometric_truncation", "entropy_weight", "gate_pairing", "train_loops",
-    "loop_spread", "loop_curriculum", "curriculum_share", "backprop_loops", "low_backprop", "initializer",
-    "initializer_range",
+    "objective", "geometric_share", "geometric_truncation", "entropy_weight", "gate_loss", "gate_pairing", "gate_gain",
+    "train_loops", "loop_spread", "loop_curriculum", "curriculum_share", "backprop_loops", "low_backprop",
+    "initializer", "initializer_range",
 })  # fmt: skip
 _RANDOM_START = frozenset({"start_std", "draw_seed"})
 # Settings of our own layers, unused where layers are those of transformers.

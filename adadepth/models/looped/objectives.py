@@ -4,7 +4,7 @@
     mean        1/N sum_n L_n
     geometric   sum_n w_n L_n,  w_n = g (1 - g)^(n-1),  w_N = (1 - g)^(N-1)     (arXiv 2607.20519)
     gate        sum_n p_n L_n - beta H(p),  p from the halting unit             (Ouro, arXiv 2510.25741, stage I)
-    gate_alone  1/(N-1) sum_n BCE(1 - lambda_n, sigmoid(50 (I_n - 0.005)))      (stage II; all else is frozen)
+    gate_alone  1/(N-1) sum_n BCE(1 - lambda_n, sigmoid(50 (I_n - g)))          (stage II; all else is frozen)
 
 Any other objective is a loss over exits (`adadepth.halting.step_losses`) with depths d_n = n.
 
@@ -14,9 +14,21 @@ sum.
 Ouro divides the sum of `gate_alone` by N instead of by its N - 1 terms, so its loss is smaller by (N - 1) / N. Adam's
 updates do not depend on this factor.
 
-I_n = max(0, L_{n-1} - L_n) is the gain of loop n, without gradients. The paper of Ouro pairs lambda_n with the gain of
-loop n, n = 2..N. `gate_pairing=made` does the same. It leaves lambda_1 without a target, and trains lambda_N, which is
-never read. `gate_pairing=next` pairs lambda_n with the gain that loop n + 1 would make, n = 1..N-1.
+I_n is a gain in nats, without gradients, and `gate_pairing` selects it:
+
+    next        max(0, L_n - L_{n+1}), the gain of the next loop, n = 1..N-1
+    later       max(0, L_n - min_{m>n} L_m), the gain of the best later loop    (as in RecurTrace, arXiv 2609.03379)
+    made        max(0, L_{n-1} - L_n), the gain of the current loop, n = 2..N   (as printed in Ouro's paper)
+
+`made` leaves lambda_1 without a target, and trains lambda_N, which is never read. Ouro's threshold g, `gate_gain`, is
+0.005. The target of continuing without any gain is then sigmoid(-0.25) = 0.44, so that the cumulative halting
+probability of a finished token rises slowly. With 0.05 this target is 0.08.
+
+`gate_loss=ponder` replaces the loss of `gate_alone` by PonderNet's (arXiv 2107.05407) on the frozen network:
+
+    sum_n p_n L_n + beta KL(p || q),  q the geometric prior of arXiv 2607.20519, with the weights w_n of `geometric`
+
+beta is `entropy_weight`, and g of the prior is `geometric_share`.
 
 The logits of all loops at once would be the largest tensor of a training step. Cross-entropies are therefore computed
 for a part of the tokens at a time, and recomputed in the backward pass. Shape legend: M targets, N loops, D width, V
@@ -32,15 +44,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adadepth.halting.distribution import geometric_prior, halting_distribution
+from adadepth.halting.distribution import continuation_losses, geometric_prior, halting_distribution, halting_kl
 from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.step_losses import parse_step_loss
 from adadepth.models.looped.settings import Objective
 from adadepth.models.shared.causal import count_rows_at_once
 from adadepth.models.shared.losses import LossTerm, expected_loss, weigh_steps
 
-# Ouro's targets of the second stage: the slope of the sigmoid, and the gain at its centre.
-_SHARPNESS, _NO_GAIN = 50.0, 0.005
+_SHARPNESS = 50.0  # slope of the sigmoid in Ouro's targets of the second stage
 
 
 @torch.no_grad()
@@ -74,7 +85,10 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
     match config.objective:
         case "gate_alone":
             assert halting is not None
-            gate = gate_losses(halting, losses.detach(), config.gate_pairing)
+            if config.gate_loss == "ponder":
+                gate = ponder_losses(halting, losses.detach(), config.geometric_share, config.entropy_weight)
+            else:
+                gate = gate_losses(halting, losses.detach(), config.gate_pairing, config.gate_gain)
             return {"gate": LossTerm((gate * weights).sum(), count)}
         case "gate":
             assert halting is not None
@@ -98,16 +112,39 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
     return {"task": LossTerm((expected * weights).sum(), count)}
 
 
-def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
+def gate_losses(halting: Tensor, losses: Tensor, pairing: str, threshold: float) -> Tensor:
     """Compute the loss that trains only the halting unit (Ouro's second stage), (M,), from z_n and L_n, (M, N) each.
 
     The loss of a single loop, which has no pair, is 0.
+
+    Args:
+        halting: Halting logits z_n, (M, N).
+        losses: Losses L_n, float32 (M, N).
+        pairing: Gain that each logit learns: `next`, `later` or `made`.
+        threshold: Gain g in nats at which the target of continuing is one half.
     """
+    if pairing == "later":
+        return continuation_losses(halting, losses, _SHARPNESS, threshold)
     gains = (losses[:, :-1] - losses[:, 1:]).clamp(min=0)
-    goes_on = torch.sigmoid(_SHARPNESS * (gains - _NO_GAIN))
+    goes_on = torch.sigmoid(_SHARPNESS * (gains - threshold))
     paired = halting[:, 1:] if pairing == "made" else halting[:, :-1]
     losses_of_pairs = nn.functional.binary_cross_entropy_with_logits(-paired.float(), goes_on, reduction="none")
     return losses_of_pairs.sum(dim=-1) / max(gains.shape[-1], 1)
+
+
+def ponder_losses(halting: Tensor, losses: Tensor, share: float, weight: float) -> Tensor:
+    """Compute PonderNet's loss sum_n p_n L_n + weight KL(p || geometric prior), (M,), from z_n and L_n, (M, N) each.
+
+    Args:
+        halting: Halting logits z_n, (M, N).
+        losses: Losses L_n, float32 (M, N).
+        share: Halting probability g of the prior, whose last loop gets the rest.
+        weight: Weight beta of the divergence.
+    """
+    posterior = halting_distribution(halting, "leftover")
+    prior = geometric_prior(share, losses.shape[1], "leftover", losses.device)
+    expected = (posterior.pmf * losses).sum(dim=-1)
+    return expected + weight * halting_kl(posterior, prior, "posterior_prior")
 
 
 # ---- Numbers of loops in training

@@ -12,7 +12,7 @@ from adadepth.halting.step_losses import parse_step_loss
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.shared.halting_settings import find_loss_problems, find_unit_problems
 
-_GATE_RULES = ("quantile", "sample", "expectation")  # exit rules that read the halting unit
+_GATE_RULES = ("quantile", "hazard", "sample", "expectation")  # exit rules that read the halting unit
 START_STD = (2 / 5) ** 0.5  # of Huginn's first states
 
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
@@ -25,7 +25,8 @@ Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alo
 TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
 Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
 GeometricTruncation = StrEnum("GeometricTruncation", ["leftover", "renormalise"])
-Pairing = StrEnum("Pairing", ["next", "made"])
+GateLoss = StrEnum("GateLoss", ["gain", "ponder"])
+Pairing = StrEnum("Pairing", ["next", "later", "made"])
 
 
 @dataclass
@@ -147,7 +148,7 @@ class LoopedSettings(ModelConfig):
     gate: bool = setting(False, "add a halting unit that reads the state after every loop", shape=True)
     halting_unit: str = setting(
         "linear",
-        "unit that computes the halting logit: linear, or NAME[:PARAMETER] of an installed package",
+        "unit that computes the halting logit: linear, mlp, or NAME[:PARAMETER] of an installed package",
         shape=True,
         later=True,
         more="`linear` is w s + b; see `adadepth.halting.units`.",
@@ -171,7 +172,10 @@ class LoopedSettings(ModelConfig):
         more="The equations are those of `adadepth.models.looped.objectives` and `adadepth.halting.step_losses`.",
     )
     geometric_share: float = setting(
-        0.3, "g of objective=geometric: each loop has 1 - g times the weight of the previous one", OPEN_SHARE
+        0.3,
+        "g of objective=geometric and of the prior of gate_loss=ponder: each loop has 1 - g times the weight of the "
+        "previous one",
+        OPEN_SHARE,
     )
     geometric_truncation: GeometricTruncation = setting(
         GeometricTruncation.leftover,
@@ -181,11 +185,29 @@ class LoopedSettings(ModelConfig):
         more="`leftover` is that of arXiv 2607.20519. Runs and models of versions without the setting have "
         "`renormalise`.",
     )
-    entropy_weight: float = setting(0.05, "beta, weight of the entropy with objective=gate", at_least(0))
+    entropy_weight: float = setting(
+        0.05,
+        "beta, weight of the entropy with objective=gate, and of the divergence with gate_loss=ponder",
+        at_least(0),
+    )
+    gate_loss: GateLoss = setting(
+        GateLoss.gain,
+        "objective=gate_alone: learn the gain of loops, or ponder: lower the expected loss, near a geometric prior",
+        more="`ponder` is PonderNet's loss on the frozen network, with geometric_share as the halting probability of "
+        "the prior and entropy_weight as the weight of the divergence.",
+    )
     gate_pairing: Pairing = setting(
         Pairing.next,
-        "objective=gate_alone: learn the gain of the next loop; made: the gain of the current loop",
+        "objective=gate_alone: learn the gain of the next loop; later: of the best later loop; made: of the current "
+        "loop",
         more="`made` follows the equation in the Ouro paper.",
+    )
+    gate_gain: float = setting(
+        0.005,
+        "objective=gate_alone: gain in nats at which the gate learns to continue with a probability of one half",
+        at_least(0),
+        more="The default is that of the Ouro paper, with which a token without any gain continues with a probability "
+        "of .44. With 0.05 the probability is .08.",
     )
     train_loops: TrainLoops = setting(
         TrainLoops.fixed,

@@ -18,6 +18,7 @@ from adadepth.halting.exit_rules import (
     ExitRule,
     Expectation,
     Fixed,
+    Hazard,
     Patience,
     Quantile,
     Sample,
@@ -119,6 +120,17 @@ def test_quantile_at_the_edges():
     assert apply_rule(Quantile(0.5), None, infinite).tolist() == [2, 3]
 
 
+def test_a_hazard_forgets_earlier_steps():
+    lambdas = torch.tensor([[0.4, 0.4, 0.4, 0.6, 0.1], [0.4, 0.5, 0.5, 0.5, 0.9], [0.51, 0.1, 0.1, 0.1, 0.1]])
+    logits = halting_logits(lambdas)
+    assert apply_rule(Hazard(0.55), None, logits).tolist() == [4, 5, 5]
+    assert apply_rule(Hazard(0.5), None, logits[2:]).tolist() == [1]
+    assert apply_rule(Quantile(0.55), None, logits).tolist() == [2, 2, 2]
+    assert parse_rule("hazard").with_level(0.75) == Hazard(0.75)
+    with pytest.raises(ConfigError, match=r"exit rule hazard: threshold=1\.5 must be between 0 and 1"):
+        parse_rule("hazard:1.5")
+
+
 def test_samples_follow_the_halting_distribution():
     lambdas = torch.tensor([0.15, 0.4, 0.05, 0.5, 0.3])
     logits = halting_logits(lambdas).expand(10_000, 5)
@@ -157,7 +169,7 @@ def test_each_example_is_predicted_at_its_exit_step():
     assert predictions.tolist() == [[2.0, 3.0], [14.0, 15.0], [16.0, 17.0]]
 
 
-@pytest.mark.parametrize("label", ["quantile:0.5", "sample", "expectation", "fixed:3", "entropy:0.5",
+@pytest.mark.parametrize("label", ["quantile:0.5", "hazard:0.4", "sample", "expectation", "fixed:3", "entropy:0.5",
                                    "normalised_entropy:0.5", "confidence:0.75", "margin:0.5", "kl:0.1", "patience:2",
                                    "distance:0.5", "acceleration:0.5:1"])  # fmt: skip
 def test_a_batch_exits_as_its_rows_alone_and_as_a_shrinking_batch(label):

@@ -313,6 +313,41 @@ def test_a_unit_of_early_exit_is_trained_and_changes_no_prediction() -> None:
         build_early_exit(halting_unit="movement")
 
 
+# ---- The built-in unit with a hidden layer
+
+
+def test_an_mlp_is_its_equation_in_a_looped_model(tmp_path: Path) -> None:
+    model = small_looped(**OURO, halting_unit="mlp", objective="gate").train()
+    output = model(LOOPED_IDS, labels=LOOPED_IDS, output_hidden_states=True)
+    weights = {name: weight.double() for name, weight in model.model.gate.state_dict().items()}
+    for step, states in enumerate(output.hidden_states[1:]):
+        for row, column in [(0, 0), (1, 4), (2, 8)]:
+            z = weights["bias"][0]
+            for unit in range(LOOPED_WIDTH):
+                a = weights["hidden.bias"][unit] + (weights["hidden.weight"][unit] * states[row, column].double()).sum()
+                z = z + weights["output.weight"][0, unit] * a / (1 + torch.exp(-a))
+            near(output.halting_logits[row, column, step], z)
+    output.loss.backward()
+    assert all(weight.grad.any() for weight in model.model.gate.parameters())
+    assert model.reading_work("halting", torch.tensor([1])) == LOOPED_WIDTH * (LOOPED_WIDTH + 1)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert torch.equal(loaded.model.gate.hidden.weight, model.model.gate.hidden.weight)
+
+
+def test_an_mlp_halts_act_and_early_exit_in_float32() -> None:
+    model = AlbertActModel(small_config(**(MOVING | {"halting_unit": "mlp", "halt_bias_init": -2.0})))
+    assert model.encoder.albert_layer.act.dense.bias.item() == -2.0
+    batch = padded_batch()
+    assert model(**batch).updates[batch["attention_mask"].bool()].min() >= 1
+    model_class, more, _ = HEADS["words"]
+    output = small_early_exit(model_class, exit_gate=True, halting_unit="mlp", **more).bfloat16()(
+        PADDED, attention_mask=MASK, run_all_steps=True
+    )  # fmt: skip
+    assert output.halting_logits.dtype == torch.float32
+    assert not torch.equal(output.halting_logits, output.halting_logits.bfloat16().float())
+
+
 # ---- Weights, configurations and files
 
 
@@ -385,11 +420,11 @@ def test_a_unit_that_is_not_installed_is_refused_in_one_line(tmp_path: Path) -> 
     with pytest.raises(ConfigError) as raised:
         AlbertActModel.from_pretrained(tmp_path)
     assert "\n" not in str(raised.value)
-    assert str(raised.value).startswith("halting unit 'motion': must be one of linear, movement")
+    assert str(raised.value).startswith("halting unit 'motion': must be one of linear, mlp, movement")
 
 
 @pytest.mark.parametrize(("unit", "message"), [
-    ("motion", "halting unit 'motion': must be one of linear, movement"),
+    ("motion", "halting unit 'motion': must be one of linear, mlp, movement"),
     ("movement:x", "halting unit 'movement:x': a parameter has the wrong type, the form is movement:<slope>"),
     ("linear:1", "halting unit 'linear:1': too many parameters, the form is linear"),
 ])  # fmt: skip

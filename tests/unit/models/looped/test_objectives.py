@@ -69,10 +69,16 @@ def compute_expected_loss(
             total += sum(w * loss for w, loss in zip(p, step_losses, strict=True)) + beta * sum(
                 w * math.log(w) for w in p
             )
+        elif objective == "gate_alone ponder":
+            p, prior = compute_stop_distribution(lambdas), [0.6, 0.4 * 0.6, 0.4**2 * 0.6, 0.4**3]
+            total += sum(w * loss for w, loss in zip(p, step_losses, strict=True))
+            total += 0.02 * sum(w * math.log(w / q) for w, q in zip(p, prior, strict=True))
         else:
-            is_recorded = objective == "gate_alone made"
+            is_recorded, reads_later = objective == "gate_alone made", objective == "gate_alone later"
+            threshold = 0.05 if reads_later else 0.005
             for step in range(3):
-                goes_on = 1 / (1 + math.exp(-50 * (max(0.0, step_losses[step] - step_losses[step + 1]) - 0.005)))
+                after = min(step_losses[step + 1 :]) if reads_later else step_losses[step + 1]
+                goes_on = 1 / (1 + math.exp(-50 * (max(0.0, step_losses[step] - after) - threshold)))
                 going = 1 - lambdas[step + 1 if is_recorded else step]
                 total -= (goes_on * math.log(going) + (1 - goes_on) * math.log(1 - going)) / 3
     return total / len(losses)
@@ -80,10 +86,16 @@ def compute_expected_loss(
 
 @pytest.mark.parametrize("objective", [
     "last", "mean", "geometric", "geometric leftover", "gate", "gate_alone", "gate_alone made",
+    "gate_alone later", "gate_alone ponder",
 ])  # fmt: skip
 def test_a_loss_equals_its_formula(objective: str) -> None:
     name, _, variant = objective.partition(" ")
-    fields = {"made": {"gate_pairing": "made"}, "leftover": {"geometric_truncation": "leftover"}}.get(variant, {})
+    fields = {
+        "made": {"gate_pairing": "made"},
+        "later": {"gate_pairing": "later", "gate_gain": 0.05},
+        "ponder": {"gate_loss": "ponder", "geometric_share": 0.6, "entropy_weight": 0.02},
+        "leftover": {"geometric_truncation": "leftover"},
+    }.get(variant, {})
     model = build_looped(**OURO, objective=name, **fields)
     for mode in (True, False):
         output = model.train(mode)(IDS, labels=LABELS)
@@ -110,8 +122,9 @@ def test_chunked_logits_change_no_gradient(objective: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("head", [LoopedForSequenceClassification, LoopedForTokenClassification])
-def test_the_halting_unit_of_a_classifier_learns_alone(head: Any) -> None:
-    model = build_looped(head, **OURO, objective="gate_alone", num_labels=3).train()
+@pytest.mark.parametrize("loss", ["gain", "ponder"])
+def test_the_halting_unit_of_a_classifier_learns_alone(head: Any, loss: str) -> None:
+    model = build_looped(head, **OURO, objective="gate_alone", gate_loss=loss, num_labels=3).train()
     labels = IDS % 3 if head is LoopedForTokenClassification else IDS[:, 0] % 3
     model(IDS, labels=labels).loss.backward()
     learns = {name for name, weight in model.named_parameters() if weight.grad is not None}
@@ -176,17 +189,18 @@ def test_the_objective_last_reads_one_loop() -> None:
 
 
 def test_the_targets_of_the_gate_have_no_gradient() -> None:
-    losses = torch.rand(5, 3, requires_grad=True)
-    halting = torch.randn(5, 3, requires_grad=True)
-    gate_losses(halting, losses.detach(), "next").sum().backward()
-    assert halting.grad is not None
-    assert not halting.grad[:, 2].any()  # the unit of the last loop is not used
-    assert halting.grad[:, :2].all()
+    for pairing in ("next", "later"):
+        losses = torch.rand(5, 3, requires_grad=True)
+        halting = torch.randn(5, 3, requires_grad=True)
+        gate_losses(halting, losses.detach(), pairing, 0.005).sum().backward()
+        assert halting.grad is not None
+        assert not halting.grad[:, 2].any()  # the unit of the last loop is not used
+        assert halting.grad[:, :2].all()
 
 
 def test_the_gate_of_one_loop_has_no_loss() -> None:
-    for pairing in ("next", "made"):
-        assert torch.equal(gate_losses(torch.randn(5, 1), torch.rand(5, 1), pairing), torch.zeros(5))
+    for pairing in ("next", "later", "made"):
+        assert torch.equal(gate_losses(torch.randn(5, 1), torch.rand(5, 1), pairing, 0.005), torch.zeros(5))
 
 
 @pytest.mark.parametrize("objective", ["last", "mean", "geometric", "gate", "gate_alone"])
