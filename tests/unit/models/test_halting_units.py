@@ -317,7 +317,7 @@ def test_a_unit_of_early_exit_is_trained_and_changes_no_prediction() -> None:
 
 
 def test_an_mlp_is_its_equation_in_a_looped_model(tmp_path: Path) -> None:
-    model = small_looped(**OURO, halting_unit="mlp", objective="gate").train()
+    model = build_looped(**OURO, halting_unit="mlp", objective="gate").train()
     output = model(LOOPED_IDS, labels=LOOPED_IDS, output_hidden_states=True)
     weights = {name: weight.double() for name, weight in model.model.gate.state_dict().items()}
     for step, states in enumerate(output.hidden_states[1:]):
@@ -326,7 +326,7 @@ def test_an_mlp_is_its_equation_in_a_looped_model(tmp_path: Path) -> None:
             for unit in range(LOOPED_WIDTH):
                 a = weights["hidden.bias"][unit] + (weights["hidden.weight"][unit] * states[row, column].double()).sum()
                 z = z + weights["output.weight"][0, unit] * a / (1 + torch.exp(-a))
-            near(output.halting_logits[row, column, step], z)
+            check_close(output.halting_logits[row, column, step], z)
     output.loss.backward()
     assert all(weight.grad.any() for weight in model.model.gate.parameters())
     assert model.reading_work("halting", torch.tensor([1])) == LOOPED_WIDTH * (LOOPED_WIDTH + 1)
@@ -341,7 +341,7 @@ def test_an_mlp_halts_act_and_early_exit_in_float32() -> None:
     batch = padded_batch()
     assert model(**batch).updates[batch["attention_mask"].bool()].min() >= 1
     model_class, more, _ = HEADS["words"]
-    output = small_early_exit(model_class, exit_gate=True, halting_unit="mlp", **more).bfloat16()(
+    output = build_early_exit(model_class, exit_gate=True, halting_unit="mlp", **more).bfloat16()(
         PADDED, attention_mask=MASK, run_all_steps=True
     )  # fmt: skip
     assert output.halting_logits.dtype == torch.float32
