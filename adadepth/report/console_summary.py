@@ -19,6 +19,7 @@ from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Verdict
 from adadepth.report.depth_by_class import build_class_table
 from adadepth.report.exits import build_exit_quality_table
 from adadepth.report.layers import format_weight_lines
+from adadepth.report.lengths import build_length_table, list_length_rows
 from adadepth.report.run_files import (
     EXITS,
     RunFiles,
@@ -166,6 +167,8 @@ def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth
         return _format_architecture_lines(halting, max_rows)
     if not halts(files) or "mean" not in halting.get("classes", {}).get("all", {}):
         return []
+    if rows := list_length_rows(files):
+        return _select(to_text(build_length_table(rows)).splitlines(), [(row["loops"],) for row in rows], max_rows)
     if (summary := _find_exits(files)) is not None:
         table = build_exit_quality_table(summary)
         # Exits at multiples of a large power of two, and the last one, have the highest priorities.
