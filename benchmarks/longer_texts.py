@@ -33,7 +33,7 @@ TESTED = tuple(range(LONGEST // 2, 3 * LONGEST + 1, LONGEST // 2))
 MOST_LOOPS, EXAMPLES, TEST_SEED = 4 * LONGEST, 128, 10**6
 POLICY = "margin:0.99"
 SIZES = {"hidden_size": 32, "core": 1, "num_attention_heads": 2, "intermediate_size": 64}
-SETTINGS = {"injection": "add", "norms": "branch", "state_norm": "fed"}
+SETTINGS = {"injection": "add", "norms": "pre", "state_norm": "fed", "sliding_window": 2}
 
 # Settings of every method, and the mean number of loops of a text in an optimiser step.
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1500, help="optimiser steps of length")
+    parser.add_argument("--steps", type=int, default=1000, help="optimiser steps of length")
     parser.add_argument("--tasks", nargs="*", default=list(SYMBOLS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
