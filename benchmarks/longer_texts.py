@@ -2,8 +2,8 @@
 
 The tasks are parity, copy and addition of `dataset=lengths`. Training has texts of lengths 1 to L, and the test has
 lengths up to 3 L, with every number of loops. Every method trains the same network for the same number of loops in
-total, forward and backward; those with more loops a text therefore train for fewer optimiser steps. A batch has texts of
-one length. Each task, method and seed writes one file, and a repeated command runs only the missing ones. The table
+total, forward and backward. Those with more loops a text therefore train for fewer optimiser steps. A batch has texts
+of one length. Each task, method and seed writes one file, and a repeated command runs only the missing ones. The table
 compares accuracies by Welch's t over seeds, with Holm's correction for all comparisons.
 
     python benchmarks/longer_texts.py --seeds 5 --folder outputs/longer_texts
@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1000, help="optimiser steps of length")
+    parser.add_argument("--steps", type=int, default=1200, help="optimiser steps of length")
     parser.add_argument("--tasks", nargs="*", default=list(SYMBOLS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")

@@ -396,7 +396,9 @@ Algorithm = StrEnum("Algorithm", ["parity", "copy", "addition"])
 class LengthsConfig(GeneratedConfig):
     """Parity, copy or binary addition for causal models. Difficulty and number of loops of a text are its length."""
 
-    algorithm: Algorithm = setting(Algorithm.parity, "task: parity of bits, copy of symbols, or addition of two numbers")
+    algorithm: Algorithm = setting(
+        Algorithm.parity, "task: parity of bits, copy of symbols, or addition of two numbers"
+    )
     train_lengths: list[int] = setting([1, 10], "lowest and highest length of a text in training")
     beyond_lengths: list[int] = setting([20, 30], "further evaluated lengths, not seen in training")
 

@@ -130,7 +130,8 @@ def summarise_steps(
     Returns:
         `n`, `max_steps`, `problem`; `exit` (depth, quality and loss at the exits); `halting` (expected steps, entropy,
         divergence);
-        `steps`, one row for every step; `classes`; `calibration`; `spearman`; `lengths` if texts have a number of loops; `missing`.
+        `steps`, one row for every step; `classes`; `calibration`; `spearman`; `lengths`, if texts have a number of
+        loops; `missing`.
     """
     missing: dict[str, str] = {}
     posterior = _build_posterior(records, truncation, missing)

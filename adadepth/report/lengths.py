@@ -70,7 +70,9 @@ def _build_panels(rows: list[dict[str, Any]]) -> list[Panel]:
     depth = build_depth_axis("loops", most)
     return [
         Panel("Accuracy by length and loops", heat, names, depth, "Share of right texts by length and loops", 1.4),
-        Panel("Accuracy by length", Lines(curves), names, share, "Share of right texts by length, oracle and exit rule"),
+        Panel(
+            "Accuracy by length", Lines(curves), names, share, "Share of right texts by length, oracle and exit rule"
+        ),
         Panel("Loops by length", Lines(loops), names, depth, "T(n), and mean loops of the exit rule, by length"),
     ]
 

@@ -125,7 +125,9 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         targets = options.get("shift_labels")
         if targets is None and labels is not None:
             targets = causal_targets(labels)
-        call = LoopOptions(num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator, text_loops)
+        call = LoopOptions(
+            num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator, text_loops
+        )
         resolved = self._resolve_loops(num_loops, targets)
         loops = self.config.loops(resolved)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)

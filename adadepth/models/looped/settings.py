@@ -235,7 +235,7 @@ class LoopedSettings(ModelConfig):
         "number of last tokens that a token attends to, itself included; None: all",
         at_least(1),
         later=True,
-        more="What a token reads then comes from further away with every loop. Compute counts all tokens, because masked "
+        more="With every loop, a token then depends on tokens further away. Compute counts all tokens, because masked "
         "attention computes them.",
     )
     rope_theta: float = setting(10000.0, "base of the rotary positions", POSITIVE)

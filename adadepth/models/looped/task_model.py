@@ -203,7 +203,9 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         if config.train_loops == "drawn":
             run.counts = self._draw_loops(run, input_ids, attention_mask)
         elif call.text_loops is None:
-            raise DataError("text_loops: train_loops=length needs a number of loops for every text, as dataset=lengths has it")
+            raise DataError(
+                "text_loops: train_loops=length needs a number of loops for every text, as dataset=lengths has it"
+            )
         else:
             run.counts = call.text_loops
         run.fewest, run.loops = self._find_range_of_loops(run.counts)
@@ -390,8 +392,8 @@ def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) 
     smaller parts are not counted: a few values per token, a mask of T values per token of packed documents, and the
     gates of attention. Low-level cycles without gradients store nothing.
 
-    If texts have different numbers of loops, one loop is counted, because a text may have only one. For recomputed loops, only
-    the states before each loop are counted.
+    If texts have different numbers of loops, one loop is counted, because a text may have only one. For recomputed
+    loops, only the states before each loop are counted.
 
     Args:
         config: Configuration of the model, a `LoopedConfig`.

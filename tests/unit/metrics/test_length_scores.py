@@ -22,7 +22,9 @@ def make_records() -> StepRecords:
     logits += 2 * torch.nn.functional.one_hot(labels, CLASSES).unsqueeze(1)  # often right
     exits = torch.randint(1, STEPS + 1, (len(texts),), generator=generator)
     at_exit = logits[torch.arange(len(texts)), exits - 1]
-    return StepRecords(index, loops, at_exit, exits.float(), STEPS, labels, None, logits, exit_steps=exits, text_loops=loops)
+    return StepRecords(
+        index, loops, at_exit, exits.float(), STEPS, labels, None, logits, exit_steps=exits, text_loops=loops
+    )
 
 
 def test_a_text_is_right_if_all_of_its_tokens_are() -> None:
@@ -43,7 +45,9 @@ def test_a_text_is_right_if_all_of_its_tokens_are() -> None:
                 for text in texts
             ]
             assert abs(row["accuracy"][step] - sum(right) / 3) < 1e-9
-        right = [all(records.logits[token].argmax() == records.labels[token] for token in tokens[text]) for text in texts]
+        right = [
+            all(records.logits[token].argmax() == records.labels[token] for token in tokens[text]) for text in texts
+        ]
         assert abs(row["rule_accuracy"] - sum(right) / 3) < 1e-9
         exits = [records.exit_steps[token].item() for text in texts for token in tokens[text]]
         assert abs(row["rule_loops"] - sum(exits) / len(exits)) < 1e-9
