@@ -45,20 +45,20 @@ class LengthExamples(DrawnTags):
 
     Args:
         algorithm: `parity`, `copy` or `addition`.
-        lengths: Lowest and highest length n; all are equally frequent.
+        length_range: Lowest and highest length n; all are equally frequent.
         length: Number of examples.
         seed: Seed of the examples.
     """
 
     purpose = Purpose.LENGTHS
 
-    def __init__(self, algorithm: str, lengths: tuple[int, int], length: int, seed: int) -> None:
+    def __init__(self, algorithm: str, length_range: tuple[int, int], length: int, seed: int) -> None:
         super().__init__(length, seed)
-        self.algorithm, self.lengths = algorithm, lengths
+        self.algorithm, self.length_range = algorithm, length_range
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw lengths, int16 (rows,), and bits of the longest length, int8 (rows, 2, n)."""
-        low, high = self.lengths
+        low, high = self.length_range
         lengths = generator.integers(low, high + 1, rows, dtype=np.int16)
         return {"lengths": lengths, "bits": draw_bits(self.algorithm, rows, high, generator)}
 
