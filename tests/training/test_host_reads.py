@@ -19,6 +19,7 @@ CASES = {
     "loop_hops": (2, 0),  # transformers' look at the mask; which tokens have a class
     "loop_tiny": (2, 0),
     "loop_tiny model.train_loops=drawn model.objective=last": (3, 0),
+    "loop_lengths": (3, 0),
     "loop_tiny model.objective=elastic model.loop_conditioning=time": (2, 0),
     "par_network": (3, 0),  # which places have a target, and two tails
     "par_tiny search.stages=[search]": (3, 0),

@@ -35,9 +35,9 @@ def attention(
     x: Tensor, asked: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, heads: int, shared: int,
     theta: float | Sequence[float], pairs: bool, q_bias: Tensor | None = None, k_bias: Tensor | None = None,
     norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None, scale: float | None = None,
-    cap: float | None = None, gate: Tensor | None = None,
+    cap: float | None = None, gate: Tensor | None = None, window: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Causal attention of one row, x (T, D), queries of `asked`; norms of all queries and of all keys."""
+    """Causal attention of one row, x (T, D), queries of `asked`, to the last tokens of a window; norms of all heads."""
     query, key, value = asked @ q.T, x @ k.T, x @ v.T
     if norms is not None:
         query, key = norms[0](query), norms[1](key)
@@ -51,9 +51,10 @@ def attention(
         said = value[:, of * width : (of + 1) * width]
         rows = []
         for position in range(len(x)):
-            scores = (theirs[: position + 1] @ mine[position]) / math.sqrt(scale or width)
+            seen = slice(max(0, position + 1 - (window or len(x))), position + 1)
+            scores = (theirs[seen] @ mine[position]) / math.sqrt(scale or width)
             scores = scores if cap is None else cap * torch.tanh(scores / cap)
-            rows.append(scores.softmax(0) @ said[: position + 1])
+            rows.append(scores.softmax(0) @ said[seen])
         outputs.append(torch.stack(rows))
     whole = torch.cat(outputs, dim=1)
     return (whole if gate is None else whole * torch.sigmoid(x @ gate.T)) @ o.T
@@ -247,7 +248,7 @@ def plain_looped(
             u, asked, *(w[f"{p}self_attn.{letter}_proj.weight"] for letter in "qkvo"),
             heads=config.num_attention_heads, shared=shared, theta=config.rope_theta, pairs=config.rope_pairs,
             q_bias=w.get(p + "self_attn.q_proj.bias"), k_bias=w.get(p + "self_attn.k_proj.bias"),
-            gate=w.get(p + "self_attn.gate_proj.weight"),
+            gate=w.get(p + "self_attn.gate_proj.weight"), window=config.sliding_window,
         )  # fmt: skip
         x = add(x, a, gain, "attention_post_norm.weight")
         parts = (w[f"{p}mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
