@@ -93,7 +93,7 @@ def format_screen(
             break
     table = format_table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
     blocks = [answers, [*table, *remark] if table else [], end]
-    if _find_exits(files) is not None:  # there, the table is the result
+    if _find_exits(files) is not None or list_length_rows(files):  # there, the table is the result
         blocks[:2] = blocks[1::-1]
     blocks[0] = [*interruption, *blocks[0]]
     return "\n\n".join(plain("\n".join(block)) for block in blocks if block)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adadepth.report.console_summary import format_table_lines
+from adadepth.report.console_summary import format_screen, format_table_lines
 from adadepth.report.figure import Heat, Lines
 from adadepth.report.lengths import build_lengths_section, list_length_rows
 from adadepth.report.run_files import EXITS, RunFiles, read_run
+from adadepth.report.verdict import verdict
 from tests.unit.report.synthetic import make_run
 
 INSIDE = [
@@ -23,7 +25,7 @@ BEYOND = [{"loops": 4, "n": 25, "accuracy": [0.0, 0.2, 0.3], "rule_accuracy": 0.
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
     run = read_run(make_run(tmp_path_factory.mktemp("run"), max_updates=3, evaluations=2))
-    sets = {"inside": {"n": 90, "lengths": INSIDE}, "beyond_4": {"n": 25, "lengths": BEYOND}}
+    sets = {"inside": {"n": 90, "exit": {}, "lengths": INSIDE}, "beyond_4": {"n": 25, "exit": {}, "lengths": BEYOND}}
     return replace(run, others={**run.others, EXITS: {"step": 1, "sets": sets}})
 
 
@@ -58,3 +60,7 @@ def test_the_last_screen_has_the_longest_texts(files: RunFiles) -> None:
     assert head.split()[:3] == ["T(n)", "texts", "right"]
     assert [line.split()[0] for line in lines] == ["2", "4"]
     assert "28.0%" in lines[1]
+    screen = format_screen(files, verdict(files), report=Path("report.html")).splitlines()
+    assert screen[0] == format_table_lines(files, 10)[0]  # before the verdict
+    assert len(screen) <= 24
+    assert max(map(len, screen)) <= 80
