@@ -190,6 +190,7 @@ _LAYER_SETTINGS = (
     "norms",
     "queries",
     "max_position_embeddings",
+    "sliding_window",
     "rope_theta",
     "rope_pairs",
     "qk_bias",
