@@ -38,6 +38,7 @@ SETTINGS = {"injection": "add", "norms": "pre", "state_norm": "fed", "sliding_wi
 # Settings of every method, and the mean number of loops of a text in an optimiser step.
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
     "length": ({"train_loops": "length"}, MEAN),
+    "stable": ({"train_loops": "length", "injection": "stable"}, MEAN),
     "fixed": ({}, LONGEST),
     "drawn": ({"train_loops": "drawn", "num_loops": round(MEAN - 1)}, round(MEAN - 1) + 1),
 }
