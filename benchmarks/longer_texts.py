@@ -16,6 +16,7 @@ import json
 import math
 import multiprocessing
 import time
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def read_scores(scores: Scores, reading: str) -> list[float]:
 
 
 def compare(results: dict[tuple[str, str], list[Scores]]) -> None:
-    """Print mean accuracies, and differences of `length` at T(n) from the best loops of the other methods."""
+    """Print mean accuracies at lengths L, 2 L and 3 L, and the differences of all pairs of methods at T(n) loops."""
     multiples = [TESTED.index(factor * LONGEST) for factor in (1, 2, 3)]
     rows = []
     for (task, method), seeds in results.items():
@@ -127,15 +128,16 @@ def compare(results: dict[tuple[str, str], list[Scores]]) -> None:
             table = np.array([read_scores(scores, reading) for scores in seeds])[:, multiples]
             cells = (f"{m:.3f} ± {s:.3f}" for m, s in zip(table.mean(axis=0), table.std(axis=0, ddof=1), strict=True))
             print(f"{task:9} {method:8} {reading:6}", *cells)
-        if method == "length":
-            continue
-        for factor, index in enumerate(multiples, start=1):
-            values = [[read_scores(scores, "T(n)")[index] for scores in results[task, "length"]]]
-            values.append([read_scores(scores, "best")[index] for scores in seeds])
+    for (task, method), (other_task, other) in combinations(results, 2):
+        for factor, index in enumerate(multiples, start=1) if task == other_task else ():
+            values = (
+                [read_scores(scores, "T(n)")[index] for scores in results[task, name]] for name in (method, other)
+            )
             pair = [average_over_seeds(column) for column in values]
-            rows.append((task, method, factor, pair[0].mean - pair[1].mean, compare_means(*pair)))
-    for (task, name, factor, gain, _), p in zip(rows, correct_p_values([row[4] for row in rows]), strict=True):
-        print(f"{task:9} length - {name:8} {factor}x {gain:+.3f} p {p:.3f} {'*' if p < LEVEL else ''}")
+            name = f"{task:9} {method} - {other}"
+            rows.append((f"{name:30} {factor}x", pair[0].mean - pair[1].mean, compare_means(*pair)))
+    for (name, gain, _), p in zip(rows, correct_p_values([row[2] for row in rows]), strict=True):
+        print(f"{name} {gain:+.3f} p {p:.3f} {'*' if p < LEVEL else ''}")
 
 
 def draw_figure(results: dict[tuple[str, str], list[Scores]], file: Path) -> None:
@@ -185,7 +187,7 @@ def main() -> None:
     results: dict[tuple[str, str], list[Scores]] = {}
     for (_, task, name, *_), result in zip(jobs, scores, strict=True):
         results.setdefault((task, name), []).append(result)
-    if len(seeds) > 1 and "length" in options.methods:
+    if len(seeds) > 1:
         compare(results)
     if options.figure is not None:
         draw_figure(results, options.figure)
