@@ -36,15 +36,12 @@ POLICY = "margin:0.99"
 SIZES = {"hidden_size": 32, "core": 1, "num_attention_heads": 2, "intermediate_size": 64}
 SETTINGS = {"injection": "add", "norms": "pre", "state_norm": "fed", "sliding_window": 2}
 
-DRAWN = {"train_loops": "drawn", "num_loops": round(MEAN - 1)}
-
 # Settings of every method, and the mean number of loops of a text in an optimiser step.
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
     "length": ({"train_loops": "length"}, MEAN),
     "stable": ({"train_loops": "length", "injection": "stable"}, MEAN),
     "fixed": ({}, LONGEST),
-    "drawn": (DRAWN, round(MEAN - 1) + 1),
-    "drawn_stable": ({**DRAWN, "injection": "stable"}, round(MEAN - 1) + 1),
+    "drawn": ({"train_loops": "drawn", "num_loops": round(MEAN - 1)}, round(MEAN - 1) + 1),
 }
 
 Scores = dict[str, Any]
