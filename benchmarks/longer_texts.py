@@ -39,7 +39,6 @@ SETTINGS = {"injection": "add", "norms": "pre", "state_norm": "fed", "sliding_wi
 # Settings of every method, and the mean number of loops of a text in an optimiser step.
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
     "length": ({"train_loops": "length"}, MEAN),
-    "stable": ({"train_loops": "length", "injection": "stable"}, MEAN),
     "fixed": ({}, LONGEST),
     "drawn": ({"train_loops": "drawn", "num_loops": round(MEAN - 1)}, round(MEAN - 1) + 1),
 }
@@ -127,7 +126,7 @@ def compare(results: dict[tuple[str, str], list[Scores]]) -> None:
         for reading in ("T(n)", "best", "policy"):
             table = np.array([read_scores(scores, reading) for scores in seeds])[:, multiples]
             cells = (f"{m:.3f} ± {s:.3f}" for m, s in zip(table.mean(axis=0), table.std(axis=0, ddof=1), strict=True))
-            print(f"{task:9} {method:12} {reading:6}", *cells)
+            print(f"{task:9} {method:8} {reading:6}", *cells)
     for (task, method), (other_task, other) in combinations(results, 2):
         for factor, index in enumerate(multiples, start=1) if task == other_task else ():
             values = (
@@ -135,7 +134,7 @@ def compare(results: dict[tuple[str, str], list[Scores]]) -> None:
             )
             pair = [average_over_seeds(column) for column in values]
             name = f"{task:9} {method} - {other}"
-            rows.append((f"{name:36} {factor}x", pair[0].mean - pair[1].mean, compare_means(*pair)))
+            rows.append((f"{name:30} {factor}x", pair[0].mean - pair[1].mean, compare_means(*pair)))
     for (name, gain, _), p in zip(rows, correct_p_values([row[2] for row in rows]), strict=True):
         print(f"{name} {gain:+.3f} p {p:.3f} {'*' if p < LEVEL else ''}")
 

@@ -159,22 +159,6 @@ def _scale(states: Tensor, scale: Tensor | None) -> Tensor:
     return states if scale is None else states * (1 + scale)
 
 
-class StableInjection(nn.Module):
-    """Injection sigmoid(a) * s + b * e of an input e into a state s, so that a loop keeps less than all of the state.
-
-    The diagonal sigmoid(a) lies in (0, 1), as that of Parcae (arXiv 2604.12946), exp(-softplus(-a)). It begins with
-    1/2, and b with 1.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.state_logits, self.input_gains = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.ones(width))
-
-    def forward(self, state: Tensor, embedded: Tensor) -> Tensor:
-        """Return the input of a loop, (..., D), from a state and the embedded input, (..., D) each."""
-        return torch.sigmoid(self.state_logits) * state + self.input_gains * embedded
-
-
 def build_norm(config: LoopedConfig) -> nn.RMSNorm:
     """Create the configured norm for states of width D."""
     return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps, elementwise_affine=config.norm_weights)

@@ -2,7 +2,7 @@
 
     e   = prelude(E[tokens])                              the input of every loop
     s_0 = e, zeros, or drawn
-    z   = s, s + e, A [s, e], a s + b e or e              `injection`
+    z   = s, s + e, A [s, e] or e                         `injection`
     s_n = s_{n-1} + d (core(z) - s_{n-1})                 d is 1 unless `damping` says otherwise
     r_n = rms(coda(s_n)) of n = 1..N                      what heads read; `state_norm` puts a norm before the coda, too
     lambda_n = sigmoid(g rms(s_n) + b)                    the halting unit, where there is a `gate`; see `halting_unit`
@@ -51,7 +51,6 @@ from adadepth.models.looped.convert import (
 from adadepth.models.looped.elastic import LoopConditioning, Modulation, compute_equal_steps
 from adadepth.models.looped.layers import (
     LoopedLayer,
-    StableInjection,
     build_decoder_parts,
     build_norm,
     rotation_tables,
@@ -165,9 +164,6 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
             if getattr(module, "ends_branch", False):
                 deviation /= math.sqrt(2 * self.config.num_hidden_layers)
             init.trunc_normal_(module.weight, std=deviation, a=-3 * deviation, b=3 * deviation)
-        if isinstance(module, StableInjection):
-            init.zeros_(module.state_logits)
-            init.ones_(module.input_gains)
         if isinstance(module, Modulation):
             init.zeros_(module.weight)
             init.zeros_(module.bias)
@@ -226,8 +222,6 @@ class LoopedModel(LoopedPreTrainedModel):
             self.conditioning = LoopConditioning(config.hidden_size, config.core)
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
-        if config.injection == "stable":
-            self.stable_injection = StableInjection(config.hidden_size)
         if config.gate:
             self.gate = build_halting_unit(config.halting_unit, config.hidden_size, 0.0)
         for layer in all_layers if config.base_config is None else ():
@@ -483,9 +477,6 @@ class LoopedModel(LoopedPreTrainedModel):
             case "linear":
                 joined: Tensor = self.adapter(torch.cat([state, embedded], dim=-1))
                 return joined
-            case "stable":
-                kept: Tensor = self.stable_injection(state, embedded)
-                return kept
             case "restart":
                 return embedded
         return state

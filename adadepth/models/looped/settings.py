@@ -17,7 +17,7 @@ START_STD = (2 / 5) ** 0.5  # of Huginn's first states
 
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
 StateNorm = StrEnum("StateNorm", ["none", "fed", "read"])
-Injection = StrEnum("Injection", ["none", "add", "linear", "stable", "restart"])
+Injection = StrEnum("Injection", ["none", "add", "linear", "restart"])
 StartState = StrEnum("StartState", ["input", "zeros", "drawn"])
 Queries = StrEnum("Queries", ["state", "previous"])
 LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
@@ -120,10 +120,9 @@ class LoopedSettings(ModelConfig):
     )
     injection: Injection = setting(
         Injection.none,
-        "injection of the input e into a loop: none, s + e, A [s, e], a s + b e with learned a in (0, 1), or e only",
+        "injection of the input e into a loop: none, s + e, A [s, e], or e only",
         shape=True,
-        more="`linear` is Huginn's adapter, and `stable` has the diagonal of Parcae (arXiv 2604.12946). With "
-        "`restart`, a loop reads the previous loop only through `queries`.",
+        more="`linear` is Huginn's adapter; with `restart` a loop reads the previous loop only through `queries`.",
     )
     start: StartState = setting(
         StartState.input,

@@ -42,8 +42,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "core": 2, "coda": 1, "num_loops": 3, "loop_conditioning": "time", "norms": "branch", "state_norm": "fed",
         "injection": "linear", "queries": "previous", "num_key_value_heads": 2, "gate": True,
     },
-    "sliding window, stable injection": {
-        "prelude": 1, "core": 1, "coda": 1, "num_loops": 3, "state_norm": "fed", "injection": "stable",
+    "sliding window": {
+        "prelude": 1, "core": 1, "coda": 1, "num_loops": 3, "state_norm": "fed", "injection": "add",
         "sliding_window": 3,
     },
     "few keys, wide heads": {"core": 2, "num_loops": 2, "num_key_value_heads": 2, "head_dim": 10},

@@ -180,9 +180,6 @@ class PlainCache:
                 return s + e
             case "linear":
                 return self.w["model.adapter.weight"] @ torch.cat([s, e])
-            case "stable":
-                kept = 1 / (1 + torch.exp(-self.w["model.stable_injection.state_logits"]))
-                return kept * s + self.w["model.stable_injection.input_gains"] * e
             case "restart":
                 return e
         return s

@@ -264,14 +264,11 @@ def plain_looped(
     low = w["model.low_start"].expand_as(e) if config.low_layers else torch.zeros_like(e)
     previous, logits = None, []
 
-    kept = 1 / (1 + torch.exp(-w.get("model.stable_injection.state_logits", torch.zeros(1).double())))
-
     def inject(s: Tensor) -> Tensor:
         return {
             "none": lambda: s,
             "add": lambda: s + e,
             "linear": lambda: torch.cat([s, e], dim=-1) @ w["model.adapter.weight"].T,
-            "stable": lambda: s * kept + e * w["model.stable_injection.input_gains"],
             "restart": lambda: e,
         }[config.injection]()
 

@@ -52,18 +52,6 @@ def test_every_loop_is_what_the_equations_say(kind: str) -> None:
         near(found.logits[row], expected[-1])
 
 
-def test_a_stable_injection_begins_with_half_of_the_state_and_is_saved(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = LoopedForCausalLM(LoopedConfig(**SIZES, num_loops=3, injection="stable")).eval()
-    state, embedded = torch.randn(2, 3, LENGTH, WIDTH).unbind()
-    near(model.model.injected(state, embedded), 0.5 * state + embedded)
-    model.model.stable_injection.state_logits.data.uniform_(-4, 4)
-    model.model.stable_injection.input_gains.data.normal_()
-    assert (model.model.injected(state, torch.zeros_like(state)).abs() < state.abs()).all()
-    model.save_pretrained(tmp_path)
-    near(LoopedForCausalLM.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
-
-
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_every_attention_gives_the_same(attention: str) -> None:
     model = small(**KINDS["few keys, wide heads"])
