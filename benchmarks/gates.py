@@ -239,27 +239,27 @@ def measure(name: str, data: Recorded, halting: Tensor) -> Loops:
 
     Args:
         name: Name of the exit rule.
-        data: What the network computed for M tokens.
+        data: Outputs of the network for M tokens.
         halting: Halting logits that the rule reads, (M, N).
     """
     rows = torch.arange(len(halting))
     exits = [apply_rule(rule, data.logits, halting, moves=data.moves) for rule in list_thresholds(name)]
     exits.append(torch.full_like(rows, LOOPS))
-    found: Loops = {}
+    loops_by_share: Loops = {}
     for measured, values in (("accuracy", data.right.double()), ("loss", -data.losses.double())):
         points = [(steps.double().mean().item(), values[rows, steps - 1].mean().item()) for steps in exits]
         first, last = values[:, 0].mean().item(), values[:, -1].mean().item()
-        found[measured] = [find_loops(points, first + share * (last - first)) for share in SHARES]
-    return found
+        loops_by_share[measured] = [find_loops(points, first + share * (last - first)) for share in SHARES]
+    return loops_by_share
 
 
 def find_loops(points: list[tuple[float, float]], target: float) -> float:
     """Return the fewest mean loops at which a mixture of operating points (loops, quality) reaches the target."""
     costs = [
-        left[0] + (right[0] - left[0]) * (target - left[1]) / (right[1] - left[1])
-        for left in points
-        for right in points
-        if left[1] < target <= right[1]
+        low[0] + (high[0] - low[0]) * (target - low[1]) / (high[1] - low[1])
+        for low in points
+        for high in points
+        if low[1] < target <= high[1]
     ]
     return min(costs + [loops for loops, quality in points if quality >= target])
 

@@ -4,7 +4,7 @@
         [--mode forward training] [--seconds 20] [--json FILE]
 
 The demo's model (`act_hops`: 16 tokens a sequence, recall, readouts) at several widths, with the depths that its tokens
-get after training: 2, 2, 2, 3, 4, 5, on average 3.0. They are prescribed, so nothing has to be trained.
+get after training: 2, 2, 2, 3, 4, 5, on average 3.0. They are prescribed, so no network is trained.
 
 Each cell times both executions in turns within one process, for as many rounds as fit into its seconds, and prints
   ratio    dense over ragged time, of medians: above 1, ragged is faster

@@ -389,6 +389,20 @@ class ManoConfig(GeneratedConfig):
     answers_only: bool = setting(True, "train on the answer only; false: on every next token")
 
 
+Algorithm = StrEnum("Algorithm", ["parity", "copy", "addition"])
+
+
+@dataclass
+class LengthsConfig(GeneratedConfig):
+    """Parity, copy or binary addition for causal models. Difficulty and number of loops of a text are its length."""
+
+    algorithm: Algorithm = setting(
+        Algorithm.parity, "task: parity of bits, copy of symbols, or addition of two numbers"
+    )
+    train_lengths: list[int] = setting([1, 10], "lowest and highest length of a text in training")
+    beyond_lengths: list[int] = setting([20, 30], "further evaluated lengths, not seen in training")
+
+
 Symmetries = StrEnum("Symmetries", ["none", "sudoku", "square"])
 CellCount = StrEnum("CellCount", ["givens", "path_length"])
 _SYMBOLS = Allowed(

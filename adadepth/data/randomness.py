@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     MANO = 15
     RECORDS = 16
     RESUMING = 17
+    LENGTHS = 18
 
 
 def split_item(item: int | tuple[int, int]) -> tuple[int, int]:

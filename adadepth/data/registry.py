@@ -25,6 +25,7 @@ from adadepth.config.data import (
     CausalConfig,
     ChatConfig,
     HopsConfig,
+    LengthsConfig,
     ManoConfig,
     MazeConfig,
     MazePathConfig,
@@ -38,6 +39,7 @@ from adadepth.config.plugins import call_accepting
 from adadepth.data.editable_grid import EditableGrid
 from adadepth.data.generated.addition import ADDITION_GRID, load_addition
 from adadepth.data.generated.hops import HOPS_GRID, load_hops
+from adadepth.data.generated.lengths import load_lengths
 from adadepth.data.generated.mano import load_mano
 from adadepth.data.generated.maze import MAZE_GRID, load_maze
 from adadepth.data.generated.parity import load_parity
@@ -68,6 +70,7 @@ LOADERS: Mapping[type[DatasetConfig], Callable[..., Any]] = {
     CorpusConfig: load_pretraining_data,
     HopsConfig: load_hops,
     LabelledConfig: load_sentences,
+    LengthsConfig: load_lengths,
     ManoConfig: load_mano,
     MazeConfig: load_maze,
     MazePathConfig: load_maze_path,

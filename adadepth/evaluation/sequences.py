@@ -162,17 +162,18 @@ class SequenceScorer(RecordingScorer):
 
         It has the figures of every step if all examples ran all steps.
         """
-        exits = None
-        if PREDICTED[self.data.problem].studies_exits and self._records is not None and self._records.ran_every_step:
-            task: dict[str, Any] = {
-                "problem": self.data.problem,
-                "labels": self.data.labels,
-                "metrics": self.data.metrics,
-            }
-            exits = summarise_steps(self._records, **task, **self._prior_facts)
-            for row, macs in zip(exits["steps"], measure_sequence_compute(self._model, self._records), strict=True):
-                row["compute"] = macs
+        exits = self.summarise_steps()
         return EvaluationReport(statistics, self.sentences.sentences(), exits, self._grids.grids())
+
+    def summarise_steps(self) -> dict[str, Any] | None:
+        """Return the figures of every step, or None if they cannot be computed or an example did not run all steps."""
+        if not PREDICTED[self.data.problem].studies_exits or self._records is None or not self._records.ran_every_step:
+            return None
+        task: dict[str, Any] = {"problem": self.data.problem, "labels": self.data.labels, "metrics": self.data.metrics}
+        exits = summarise_steps(self._records, **task, **self._prior_facts)
+        for row, macs in zip(exits["steps"], measure_sequence_compute(self._model, self._records), strict=True):
+            row["compute"] = macs
+        return exits
 
 
 def sequence_classes(dataset: Any, data: RunData) -> SequenceClasses:

@@ -15,6 +15,8 @@ from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import SequenceScorer
 from adadepth.halting.trace import DepthTrace
 from adadepth.metrics.scoring import token_losses
+from adadepth.metrics.step_records import merge
+from adadepth.metrics.step_summary import summarise_steps
 from adadepth.metrics.task_metrics import score_tagging
 from adadepth.metrics.unit_classes import SequenceClasses
 from adadepth.models.contract import DepthModel
@@ -52,7 +54,12 @@ class TaggingScorer(SequenceScorer):
         self._columns: dict[int, dict[str, Any]] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the tag that the model predicts at the first token of each word."""
+        """Record the tag that the model predicts at the first token of each word.
+
+        Predictions after every step are recorded, too, if texts have a number of loops.
+        """
+        if "text_loops" in batch and getattr(outputs, "step_logits", None) is not None:
+            super().record(batch, outputs)
         numbers, predicted = batch["index"].tolist(), outputs.logits.argmax(dim=-1).cpu().numpy()
         firsts = [self.examples.find_first_pieces(number) for number in numbers]
         self._tags |= {n: row[first].tolist() for n, row, first in zip(numbers, predicted, firsts, strict=True)}
@@ -63,6 +70,8 @@ class TaggingScorer(SequenceScorer):
         """Merge the recorded tags of all processes."""
         self._tags = _join_processes(self._tags)
         self._columns = _join_processes(self._columns)
+        if any(parts := gather_from_processes(self._recorder.parts())):
+            self._records = merge(parts)
 
     def quality(self) -> dict[str, float]:
         """Return the metrics of the task over all words of the data set."""
@@ -85,6 +94,13 @@ class TaggingScorer(SequenceScorer):
             build_word_row(self.examples.row_number(number), *self._name_tags(number), self._columns[number])
             for number in sorted(self._tags)
         ]
+
+    def summarise_steps(self) -> dict[str, Any] | None:
+        """Return the figures of every step over all labelled tokens, if texts have a number of loops."""
+        if self._records is None or not self._records.ran_every_step:
+            return None
+        task: dict[str, Any] = {"problem": "classification", "labels": self.data.labels, "metrics": ("accuracy",)}
+        return summarise_steps(self._records, **task, **self._prior_facts)
 
     def find_word_starts(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the mask of the first tokens of words, boolean, (B, T)."""

@@ -137,7 +137,7 @@ class HaltingMLP(HaltingUnit):
 
 # ---- Registry
 
-BUILT_IN: dict[str, Any] = {HaltingProjection.name: HaltingProjection, HaltingMLP.name: HaltingMLP}
+_BUILT_IN: dict[str, Any] = {HaltingProjection.name: HaltingProjection, HaltingMLP.name: HaltingMLP}
 
 _registered: dict[str, type[HaltingUnit]] = {}
 
@@ -149,7 +149,7 @@ def installed_halting_units() -> Mapping[str, type[HaltingUnit]]:
     Raises:
         ConfigError: If a unit of a package is broken, or if its name is already taken.
     """
-    return load_plugins(GROUP, "halting unit", BUILT_IN, _find_problem)
+    return load_plugins(GROUP, "halting unit", _BUILT_IN, _find_problem)
 
 
 def register_halting_unit(unit: Unit) -> Unit:
@@ -160,7 +160,7 @@ def register_halting_unit(unit: Unit) -> Unit:
     Raises:
         ConfigError: If the unit is broken, or its name is that of another unit.
     """
-    taken = {*BUILT_IN, *installed_halting_units()}
+    taken = {*_BUILT_IN, *installed_halting_units()}
     register_class(_registered, unit, "halting unit", taken, _find_problem)
     return unit
 
@@ -171,7 +171,7 @@ def parse_halting_unit(text: str) -> Callable[[int, float], nn.Module]:
     Raises:
         ConfigError: If the text is no unit. The message is one line that names the text and the allowed values.
     """
-    units = {**BUILT_IN, **installed_halting_units(), **_registered}
+    units = {**_BUILT_IN, **installed_halting_units(), **_registered}
     if (kind := text.partition(":")[0]) not in units:
         allowed = f"must be one of {', '.join(units)}{nearest(kind, units)}"
         raise ConfigError(f"halting unit {text!r}: {allowed}; a unit of a package needs the package")

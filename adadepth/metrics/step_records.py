@@ -52,6 +52,8 @@ def build_token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, 
     for name in ("halting_logits", "state_moves"):
         if (values := getattr(outputs, name, None)) is not None:
             columns[name] = values[labelled].float()
+    if (text_loops := batch.get("text_loops")) is not None:
+        columns["text_loops"] = text_loops[rows]
     if (difficulty := batch.get("difficulty")) is not None:
         columns["difficulty"] = difficulty[rows] if difficulty.dim() == 1 else difficulty[rows, positions]
     return columns
@@ -82,6 +84,8 @@ class StepRecords:
             `adadepth.halting.exit_rules.state_moves`.
         exit_steps: Exit step, counted from 1, (M,) int64. None if whole examples do not halt.
         ran: Mask of the steps that updated each example, (M, N) boolean. None if every step until its exit did.
+        text_loops: Number of loops T(n) that the length of each example's text needs, (M,) int64. None if the data set
+            has none.
     """
 
     index: Tensor
@@ -96,6 +100,7 @@ class StepRecords:
     state_moves: Tensor | None = None
     exit_steps: Tensor | None = None
     ran: Tensor | None = None
+    text_loops: Tensor | None = None
 
     def updates(self, exit_steps: Tensor) -> Tensor:
         """Return the number of updates of each example until the given exit steps, (M,) float64."""
@@ -168,7 +173,7 @@ def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Te
         "logits": outputs.logits.float(),
         "depth": _mean_updates(outputs.trace) if steps is None else steps.float(),
     }
-    columns |= {name: batch[name] for name in ("labels", "difficulty") if batch.get(name) is not None}
+    columns |= {name: batch[name] for name in ("labels", "difficulty", "text_loops") if batch.get(name) is not None}
     for name in ("step_logits", "halting_logits", "state_moves"):
         if (values := getattr(outputs, name, None)) is not None:
             columns[name] = values.float()

@@ -23,6 +23,7 @@ from adadepth.halting.distribution import (
 )
 from adadepth.metrics.adaptation import spearman
 from adadepth.metrics.exit_gains import estimate_fixed_gain
+from adadepth.metrics.length_scores import summarise_lengths
 from adadepth.metrics.scoring import compute_example_losses, compute_quality, is_right
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import StepScores
@@ -128,10 +129,12 @@ def summarise_steps(
 
     Returns:
         `n`, `unit`, `max_steps`, `problem`; `exit` (depth, quality and loss at the exits); `halting` (expected steps,
-        entropy, divergence); `steps`, one row for every step; `classes`; `calibration`; `spearman`; `missing`.
+        entropy, divergence); `steps`, one row for every step; `classes`; `calibration`; `spearman`; `lengths`, if texts
+        have a number of loops; `missing`.
     """
     missing: dict[str, str] = {}
     posterior = _build_posterior(records, truncation, missing)
+    has_lengths = records.text_loops is not None and records.labels is not None and records.exit_steps is not None
     return {
         "n": len(records),
         "unit": records.unit,
@@ -143,6 +146,7 @@ def summarise_steps(
         "classes": _describe_classes(records, labels, posterior),
         "calibration": _describe_calibration(records, problem, posterior, missing),
         "spearman": _correlate_depth(records, problem, posterior, missing),
+        **({"lengths": summarise_lengths(records)} if has_lengths and records.ran_every_step else {}),
         "missing": missing,
     }
 

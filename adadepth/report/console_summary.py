@@ -20,6 +20,7 @@ from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Verdict
 from adadepth.report.depth_by_class import build_class_table
 from adadepth.report.exits import build_exit_quality_table
 from adadepth.report.layers import format_weight_lines
+from adadepth.report.lengths import build_length_table, list_length_rows
 from adadepth.report.run_files import (
     EXITS,
     SEEDS,
@@ -93,7 +94,7 @@ def format_screen(
             break
     table = format_table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
     blocks = [answers, [*table, *remark] if table else [], end]
-    if _find_exits(files) is not None:  # there, the table is the result
+    if _find_exits(files) is not None or list_length_rows(files):  # there, the table is the result
         blocks[:2] = blocks[1::-1]
     blocks[0] = [*interruption, *blocks[0]]
     return "\n\n".join(plain("\n".join(block)) for block in blocks if block)
@@ -173,6 +174,8 @@ def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth
         return _format_architecture_lines(halting, max_rows)
     if not halts(files) or "mean" not in halting.get("classes", {}).get("all", {}):
         return []
+    if rows := list_length_rows(files):
+        return _select(to_text(build_length_table(rows)).splitlines(), [(row["loops"],) for row in rows], max_rows)
     if (summary := _find_exits(files)) is not None:
         table = build_exit_quality_table(summary)
         # Exits at multiples of a large power of two, and the last one, have the highest priorities.

@@ -83,6 +83,7 @@ HOMES = {
     ("model", "early_exit_regression"): "exit_stsb",
     ("model", "early_exit_hops"): "exit_hops", ("model", "mor_hops"): "mor_hops",
     ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
+    ("dataset", "lengths"): "loop_lengths",
     **{(group, name): f"loop_{name}" for name in ("trace", "mano") for group in ("dataset", "trainer")},
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
 }  # fmt: skip

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from adadepth import tasks
+from adadepth.data import load_labelled_data
 from adadepth.errors import CheckpointError, ConfigError
 from tests.configs.support import configured
 
@@ -51,6 +53,27 @@ def test_every_generated_task_trains_and_reports_difficulty(
     assert (directory / "grids.json").exists() == (root in ("act_maze", "act_hops") and not is_sequence)
     assert "Depth and difficulty" in (directory / "report.html").read_text()
     assert (directory / "figures" / "difficulty.png").exists()
+
+
+@pytest.mark.slow
+def test_texts_with_a_number_of_loops_are_scored_as_a_whole(tmp_path: Path) -> None:
+    """Compare the heat map of the run with its saved model, which is called once for every number of loops."""
+    overrides = ("model.num_loops=6", "dataset.train_lengths=[1,3]", "dataset.beyond_lengths=[5]")
+    directory = run(tmp_path, "loop_lengths", *overrides)
+    sets = json.loads((directory / "exits.json").read_text())["sets"]
+    assert [list(summary["lengths"][0]["accuracy"]) for summary in sets.values()] != [[], []]
+    model = AutoModelForTokenClassification.from_pretrained(directory / "model").eval()
+    config = configured("loop_lengths", "debug=default", *overrides)
+    examples = load_labelled_data(config.dataset, config.tokenizer, 0).evaluation["beyond_5"]
+    ids, labels = (torch.tensor([example[name].tolist() for example in examples]) for name in ("input_ids", "labels"))
+    (row,) = sets["beyond_5"]["lengths"]
+    assert (row["loops"], row["n"]) == (5, len(ids))
+    for loops in range(1, 7):
+        with torch.no_grad():
+            right = (model(ids, num_loops=loops).logits.argmax(dim=-1) == labels) | (labels < 0)
+        assert row["accuracy"][loops - 1] == pytest.approx(right.all(dim=1).double().mean().item())
+    assert "Length and loops" in (directory / "report.html").read_text()
+    assert (directory / "figures" / "lengths.png").exists()
 
 
 @pytest.mark.slow

@@ -273,8 +273,8 @@ def test_a_warmup_as_long_as_training_is_a_warning(
     factor = build_schedule(optimizer, settings, steps).lr_lambdas[0]
     assert (max(factor(step) for step in range(steps)) < 1.0) == is_warned
     line = f"warning: trainer.warmup_steps=30: training has only {steps} steps, so the rate never reaches "
-    said = capsys.readouterr().out
-    assert " ".join(said.split()) == (f"{line}trainer.learning_rate=0.002" if is_warned else "")
+    printed = capsys.readouterr().out
+    assert " ".join(printed.split()) == (f"{line}trainer.learning_rate=0.002" if is_warned else "")
 
 
 @pytest.mark.parametrize(("metric", "greater", "value"), [("eval_score", None, -0.5), ("eval_gain", False, -0.5)])

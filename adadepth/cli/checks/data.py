@@ -25,6 +25,7 @@ from adadepth.config.data import (
     HopsConfig,
     HopsDrawing,
     LabelledUnit,
+    LengthsConfig,
     ManoConfig,
     MazeConfig,
     ParityConfig,
@@ -355,6 +356,20 @@ def check_mano(dataset: ManoConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check that the longest expression of the Mano task fits into a sequence of the model."""
     tokens = 2 * dataset.operations + 3 + dataset.length_token  # operators and operands, start, end
     yield from _check_length(dataset, tokens, "the longest expression has")
+
+
+@check_dataset.register
+def check_lengths(dataset: LengthsConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check the lengths of the texts of parity, copy or addition, and that the longest fits into a sequence."""
+    trained, beyond = dataset.train_lengths, dataset.beyond_lengths
+    if len(trained) != 2 or not 1 <= trained[0] <= trained[1]:
+        yield f"dataset.train_lengths={trained}: must be [lowest, highest], at least 1"
+        return
+    if min(beyond, default=trained[1] + 1) <= trained[1] or len(set(beyond)) < len(beyond):
+        yield f"dataset.beyond_lengths={beyond}: must be above {trained[1]} of dataset.train_lengths, each once"
+    longest = max([trained[1], *beyond])
+    tokens = {"parity": longest + 1, "copy": 2 * longest, "addition": longest + 2}[dataset.algorithm]
+    yield from _check_length(dataset, tokens, f"a text of length {longest} has")
 
 
 def _check_length(dataset: GeneratedConfig, tokens: int, subject: str) -> Iterator[str]:

@@ -52,7 +52,7 @@ def collect_example_columns(examples: Examples) -> dict[str, Tensor]:
 
     ``labels`` are int64 for classes and float32 for values. ``difficulty`` is int64.
     """
-    columns = collect_numbers(examples, ("index", "label", "difficulty", "feature_row"))
+    columns = collect_numbers(examples, ("index", "label", "difficulty", "feature_row", "text_loops"))
     return {"labels" if name == "label" else name: values for name, values in columns.items()}
 
 

@@ -68,6 +68,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     low_backprop: list[int] | None = None
     prefix_lm: bool = False
     max_position_embeddings: int = 2048
+    sliding_window: int | None = None
     rope_theta: int | float = 10000.0
     rope_pairs: bool = False
     qk_bias: bool = False
@@ -206,6 +207,10 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
             raise ConfigError(f"queries={self.queries}: layers of {base.model_type} read queries from `state` only")
         if self.low_layers:
             raise ConfigError(f"low_layers={self.low_layers}: not supported with layers of {base.model_type}")
+        if self.sliding_window is not None:
+            raise ConfigError(
+                f"sliding_window={self.sliding_window}: layers of {base.model_type} have their own setting for it"
+            )
 
     def _check_sizes(self) -> None:
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:

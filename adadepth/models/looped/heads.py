@@ -84,6 +84,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         documents: Tensor | None = None,
         cache_policy: str | None = None,
         token_type_ids: Tensor | None = None,
+        text_loops: Tensor | None = None,
         **options: Unpack[LossOptions],
     ) -> LoopedOutput:
         """Predict the next token at every position.
@@ -112,6 +113,8 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             cache_policy: Policy of the cache; see `adadepth.models.looped.cache`. None means that of `cache`,
                 or else that of the configuration.
             token_type_ids: Tokens with bidirectional attention; see `LoopedModel.begin`.
+            text_loops: Number of loops of each text in training with `train_loops=length`, int64 (B,). It is ignored
+                otherwise.
             options: Options of transformers' trainers; see `LossOptions`.
 
         Raises:
@@ -121,7 +124,9 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         targets = options.get("shift_labels")
         if targets is None and labels is not None:
             targets = causal_targets(labels)
-        call = LoopOptions(num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator)
+        call = LoopOptions(
+            num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator, text_loops
+        )
         resolved = self._resolve_loops(num_loops, targets)
         loops = self.config.loops(resolved)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
@@ -319,6 +324,7 @@ class _Classifier(LoopedTaskModel):
         exit_rule: str | ExitRule | None = None,
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
+        text_loops: Tensor | None = None,
     ) -> LoopedOutput:
         """Compute the logits and, with labels, the loss. The arguments are those of `LoopedForCausalLM.forward`.
 
@@ -328,7 +334,9 @@ class _Classifier(LoopedTaskModel):
         real = _find_real_inputs(input_ids, attention_mask, inputs_embeds)
         slots = self._find_slots(real)
         inputs = (input_ids, attention_mask, position_ids, None, inputs_embeds)
-        call = LoopOptions(num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator)
+        call = LoopOptions(
+            num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator, text_loops
+        )
         run, output = self._read(inputs, slots, call, labels)
         if labels is not None:
             # One column, the logits at exit, if the last loop alone was read.

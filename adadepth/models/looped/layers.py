@@ -72,7 +72,10 @@ class LoopedAttention(nn.Module):
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        attended, _ = attend(self, query, key, value, mask, dropout=0.0, scaling=self.scaling, **kwargs)
+        window = self.config.sliding_window
+        attended, _ = attend(
+            self, query, key, value, mask, dropout=0.0, scaling=self.scaling, sliding_window=window, **kwargs
+        )
         heads = attended.flatten(-2)
         if self.config.attention_gate:
             heads = torch.sigmoid(self.gate_proj(states)) * heads

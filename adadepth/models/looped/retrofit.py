@@ -189,6 +189,7 @@ _LAYER_SETTINGS = (
     "norms",
     "queries",
     "max_position_embeddings",
+    "sliding_window",
     "rope_theta",
     "rope_pairs",
     "qk_bias",

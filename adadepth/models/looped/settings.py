@@ -22,7 +22,7 @@ StartState = StrEnum("StartState", ["input", "zeros", "drawn"])
 Queries = StrEnum("Queries", ["state", "previous"])
 LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
 Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
-TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
+TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn", "length"])
 Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
 GeometricTruncation = StrEnum("GeometricTruncation", ["leftover", "renormalise"])
 GateLoss = StrEnum("GateLoss", ["gain", "ponder"])
@@ -211,9 +211,10 @@ class LoopedSettings(ModelConfig):
     )
     train_loops: TrainLoops = setting(
         TrainLoops.fixed,
-        "number of loops of a text in training: N, or random for each text, around N",
+        "number of loops of a text in training: N, random for each text, around N, or the number that its length needs",
         more="`drawn`: 1 + Poisson(rate), ln rate normal with mean ln N - spread^2/2 (Huginn), sampled for every "
-        "text of an optimiser step. The loss is that of the last loop.",
+        "text of an optimiser step. `length`: the `text_loops` of the data (arXiv 2409.15647); evaluations run N "
+        "loops. The loss of a text is that of its last loop.",
     )
     loop_spread: float = setting(0.5, "train_loops=drawn: standard deviation of the logarithm of the rate", at_least(0))
     loop_curriculum: Curriculum = setting(
@@ -242,6 +243,14 @@ class LoopedSettings(ModelConfig):
         more="Without token_type_ids, as in runs of the command line, attention is causal.",
     )
     max_position_embeddings: int = setting(2048, "longest text", at_least(1))
+    sliding_window: int | None = setting(
+        None,
+        "number of last tokens that a token attends to, itself included; None: all",
+        at_least(1),
+        later=True,
+        more="With every loop, a token then depends on tokens further away. Compute counts all tokens, because masked "
+        "attention computes them.",
+    )
     rope_theta: float = setting(10000.0, "base of the rotary positions", POSITIVE)
     rope_pairs: bool = setting(
         False,
@@ -312,11 +321,13 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         parse_policy(model.cache_policy)
     except ConfigError as error:
         yield f"model.{error}"
-    if model.train_loops is TrainLoops.drawn and model.objective != Objective.last:
-        yield f"model.train_loops=drawn: needs model.objective=last, not {model.objective}"
+    if model.train_loops is not TrainLoops.fixed and model.objective != Objective.last:
+        yield f"model.train_loops={model.train_loops}: needs model.objective=last, not {model.objective}"
     yield from _check_low_level(model)
     if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
         yield f"model.curriculum_share={model.curriculum_share:g}: only used with model.loop_curriculum"
+    if model.loop_curriculum is not Curriculum.none and model.train_loops is TrainLoops.length:
+        yield f"model.loop_curriculum={model.loop_curriculum}: must be none with train_loops=length"
     if model.loop_curriculum is not Curriculum.none and model.objective == Objective.gate_alone:
         yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
     if model.queries is Queries.state and model.injection is Injection.restart:
@@ -360,7 +371,7 @@ def _check_low_level(model: LoopedSettings) -> Iterator[str]:
                 yield f"model.{name}={value}: only used with model.low_layers"
     if problem := find_low_backprop_problem(model.low_backprop):
         yield f"model.{problem}"
-    if model.low_backprop is not None and model.train_loops is TrainLoops.drawn:
+    if model.low_backprop is not None and model.train_loops is not TrainLoops.fixed:
         yield f"model.low_backprop={model.low_backprop}: needs model.train_loops=fixed"
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import Cache
 
-from adadepth.errors import ConfigError
+from adadepth.errors import ConfigError, DataError
 from adadepth.halting.exit_rules import (
     HALTING_SIGNAL,
     LOGITS,
@@ -103,6 +103,7 @@ class LoopOptions(NamedTuple):
     exit_rule: str | ExitRule | None
     run_all_steps: bool | None
     generator: torch.Generator | None
+    text_loops: Tensor | None = None
 
 
 class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
@@ -182,21 +183,41 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             config.num_loops, config.loop_curriculum, config.curriculum_share, self._step, self._steps
         )
 
-    def _draw_loops(
+    def _set_text_loops(
         self,
         run: Looping,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
         labels: Tensor | None,
-        num_loops: int | None,
+        call: LoopOptions,
     ) -> None:
-        """Draw a random number of loops for every text, in training with `train_loops=drawn`."""
-        if not self.training or labels is None or num_loops is not None or self.config.train_loops == "fixed":
+        """Set the number of loops of every text in training, random or given, unless all texts run N loops.
+
+        Raises:
+            ConfigError: If the configuration does not support texts with different numbers of loops.
+            DataError: If `train_loops=length` and the texts have no valid numbers of loops.
+        """
+        config = self.config
+        if not self.training or labels is None or call.num_loops is not None or config.train_loops == "fixed":
             return
-        if self.config.objective != "last":
-            raise ConfigError(f"train_loops=drawn: needs objective=last, not {self.config.objective}")
-        if self.config.low_backprop is not None:
-            raise ConfigError(f"low_backprop={self.config.low_backprop}: needs train_loops=fixed")
+        if config.objective != "last":
+            raise ConfigError(f"train_loops={config.train_loops}: needs objective=last, not {config.objective}")
+        if config.low_backprop is not None:
+            raise ConfigError(f"low_backprop={config.low_backprop}: needs train_loops=fixed")
+        if config.train_loops == "drawn":
+            run.counts = self._draw_loops(run, input_ids, attention_mask)
+        elif call.text_loops is None:
+            raise DataError(
+                "text_loops: train_loops=length needs a number of loops for every text, as dataset=lengths has it"
+            )
+        else:
+            run.counts = call.text_loops
+        run.fewest, run.loops = self._find_range_of_loops(run.counts)
+        if run.fewest < 1:
+            raise DataError(f"text_loops: must be at least 1, not {run.fewest}")
+
+    def _draw_loops(self, run: Looping, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+        """Draw a random number of loops for every text, int64 (B,)."""
         rows, spread, mean = len(run.embedded), self.config.loop_spread, run.loops
         device = select_float64_device(run.state.device)
         if input_ids is None or self._step is None:
@@ -204,8 +225,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         else:
             mask = None if attention_mask is None else attention_mask.to(device)
             uniform = text_uniforms(input_ids.to(device), mask, self.config.draw_seed, self._step)
-        run.counts = draw_loops(uniform, mean, spread).to(run.state.device)
-        run.fewest, run.loops = self._find_range_of_loops(run.counts)
+        return draw_loops(uniform, mean, spread).to(run.state.device)
 
     def _find_range_of_loops(self, counts: Tensor) -> tuple[int, int]:
         """Return the least and the largest number of loops; of all processes if they share the parameters.
@@ -239,7 +259,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
     ) -> tuple[LoopResults, ExitRule]:
         """Run the loops of a forward pass, and return their results and the exit rule.
 
-        If the number of loops is drawn, the rule is replaced by one that reads the last loop.
+        If texts train with different numbers of loops, the rule is replaced by one that reads the last loop.
 
         Args:
             run: State of the batch before its first loop.
@@ -247,11 +267,11 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             call: Options of the forward pass.
             all_loops: Whether all loops run and the head reads each of them.
             units: Slots, head and mask of the predicted units; see `LoopReading`.
-            input_ids: Token ids, (B, T), on which the drawn numbers of loops depend.
+            input_ids: Token ids, (B, T), on which random numbers of loops depend.
             attention_mask: Mask of the real tokens, (B, T), or None if all are real.
             labels: Labels, or None if no loss is computed.
         """
-        self._draw_loops(run, input_ids, attention_mask, labels, call.num_loops)
+        self._set_text_loops(run, input_ids, attention_mask, labels, call)
         rule = Fixed(run.loops) if run.counts is not None else rule
         wants_states = call.output_hidden_states
         states = bool(self.config.output_hidden_states if wants_states is None else wants_states)
@@ -353,8 +373,8 @@ def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) 
     smaller parts are not counted: a few values per token, a mask of T values per token of packed documents, and the
     gates of attention. Low-level cycles without gradients store nothing.
 
-    If the number of loops is drawn, one loop is counted, because a text may have only one. For recomputed loops, only
-    the states before each loop are counted.
+    If texts have different numbers of loops, one loop is counted, because a text may have only one. For recomputed
+    loops, only the states before each loop are counted.
 
     Args:
         config: Configuration of the model, a `LoopedConfig`.
@@ -362,7 +382,7 @@ def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) 
         recomputed: Whether the backward pass recomputes loops, one at a time.
     """
     tokens, most = sum(lengths), config.backprop_loops or config.num_loops
-    loops = 1 if config.train_loops == "drawn" else min(config.num_loops, most)
+    loops = min(config.num_loops, most) if config.train_loops == "fixed" else 1
     read = 1 if config.objective == "last" else loops
     trains_prelude = config.backprop_loops is None or config.injection != "none"
     prelude = config.prelude if trains_prelude else 0

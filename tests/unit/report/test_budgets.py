@@ -24,7 +24,7 @@ def build_budgets(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_loss_of_a_frozen_language_model_is_that_of_the_decided_depths() -> None:
-    """As trained, `loss` is the weighted mean of the early exits; with an exit rule, it equals `lm_loss`."""
+    """Use rows whose `loss`, as trained, is that of early exits; with an exit rule, it equals `lm_loss`."""
     fit = {"level": 0.98, "depth": 2.5, "is_reached": True}
     as_trained = build_budget_row({"loss": 0.7507, **LIKELIHOOD}, STATISTICS, None, None)
     fitted = build_budget_row({"loss": 0.7271, **LIKELIHOOD}, STATISTICS, 2.5, fit, "margin:0.98")

@@ -85,7 +85,7 @@ def test_a_line_joins_the_exits_of_one_network_without_its_mixture(tmp_path: Pat
 def test_exits_of_one_network_are_drawn_at_their_compute(
     set_name: str, often: float, expected: float | str | None, tmp_path: Path
 ) -> None:
-    """The first set needs 10 of 40 per unit, and 5 for every prediction; full depth has one."""
+    """Count 10 of 40 per unit for the first set, and 5 for every prediction; full depth has one prediction."""
     records, compute = make_records(steps=3), [0.38, 0.69, 1.0]
     summary = make_summary(records)
     for row, share in zip(summary["steps"], compute, strict=True):

@@ -1,4 +1,4 @@
-"""Commands that a training suggests at its end."""
+"""Commands that a training run suggests at its end."""
 
 from __future__ import annotations
 

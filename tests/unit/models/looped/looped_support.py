@@ -37,6 +37,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "prelude": 1, "core": 1, "low_layers": 2, "low_cycles": 3, "coda": 1, "num_loops": 2, "damping": 0.5,
         "injection": "linear", "gate": True, "num_key_value_heads": 2,
     },
+    "sliding window": {
+        "prelude": 1, "core": 1, "coda": 1, "num_loops": 3, "state_norm": "fed", "injection": "add",
+        "sliding_window": 3,
+    },
     "few keys, wide heads": {"core": 2, "num_loops": 2, "num_key_value_heads": 2, "head_dim": 10},
 }  # fmt: skip
 

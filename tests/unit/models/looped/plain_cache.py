@@ -135,7 +135,8 @@ class PlainCache:
         for p, x in xs.items():
             asks = (query_states or {}).get(p, x)
             query = self._project_heads(self._norm(asks, name + "attention_norm.weight"), name, "q", p)
-            pairs = [self._select_pair(name + cycle, q, loop, q >= self.length) for q in range(p + 1)]
+            first = max(0, p + 1 - (self.config.sliding_window or p + 1))
+            pairs = [self._select_pair(name + cycle, q, loop, q >= self.length) for q in range(first, p + 1)]
             outputs = []
             for head in range(len(query)):
                 of = head // (len(query) // len(pairs[0][0]))

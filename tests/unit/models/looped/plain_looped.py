@@ -35,9 +35,9 @@ def compute_attention(
     x: Tensor, query_states: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, heads: int, shared: int,
     theta: float | Sequence[float], pairs: bool, q_bias: Tensor | None = None, k_bias: Tensor | None = None,
     norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None, scale: float | None = None,
-    cap: float | None = None, gate: Tensor | None = None,
+    cap: float | None = None, gate: Tensor | None = None, window: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute causal attention of one row, x (T, D); `norms` are those of all queries and of all keys."""
+    """Compute causal attention of one row, x (T, D), in a window; `norms` are those of all queries and of all keys."""
     query, key, value = query_states @ q.T, x @ k.T, x @ v.T
     if norms is not None:
         query, key = norms[0](query), norms[1](key)
@@ -51,9 +51,10 @@ def compute_attention(
         head_values = value[:, of * width : (of + 1) * width]
         rows = []
         for position in range(len(x)):
-            scores = (rotated_keys[: position + 1] @ rotated_query[position]) / math.sqrt(scale or width)
+            visible = slice(max(0, position + 1 - (window or len(x))), position + 1)
+            scores = (rotated_keys[visible] @ rotated_query[position]) / math.sqrt(scale or width)
             scores = scores if cap is None else cap * torch.tanh(scores / cap)
-            rows.append(scores.softmax(0) @ head_values[: position + 1])
+            rows.append(scores.softmax(0) @ head_values[visible])
         outputs.append(torch.stack(rows))
     heads_output = torch.cat(outputs, dim=1)
     return (heads_output if gate is None else heads_output * torch.sigmoid(x @ gate.T)) @ o.T
@@ -236,7 +237,7 @@ def run_plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor |
             u, query_states, *(w[f"{p}self_attn.{letter}_proj.weight"] for letter in "qkvo"),
             heads=config.num_attention_heads, shared=shared, theta=config.rope_theta, pairs=config.rope_pairs,
             q_bias=w.get(p + "self_attn.q_proj.bias"), k_bias=w.get(p + "self_attn.k_proj.bias"),
-            gate=w.get(p + "self_attn.gate_proj.weight"),
+            gate=w.get(p + "self_attn.gate_proj.weight"), window=config.sliding_window,
         )  # fmt: skip
         x = add(x, a, "attention_post_norm.weight")
         parts = (w[f"{p}mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))

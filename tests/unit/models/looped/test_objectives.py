@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from adadepth import LoopedConfig, LoopedForSequenceClassification, LoopedForTokenClassification
+from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.errors import DataError
 from adadepth.models.looped.objectives import draw_loops, gate_losses, text_uniforms
 from adadepth.models.looped.settings import LoopedSettings
@@ -278,6 +278,50 @@ def test_classifiers_train_each_text_with_its_number_of_loops(head: type) -> Non
         for row, count in enumerate(counts.tolist())
     ]
     check_close(output.loss, torch.stack(alone).mean())
+
+
+TIED = {**DRAWN, "train_loops": "length"}
+COUNTS = torch.tensor([3, 1, 6])  # more than the 4 loops of the configuration, too
+
+
+@pytest.mark.parametrize("head", [LoopedForCausalLM, LoopedForTokenClassification, LoopedForSequenceClassification])
+@pytest.mark.parametrize("window", [None, 2])
+def test_loops_tied_to_the_length_are_those_of_a_plain_loop(head: type, window: int | None) -> None:
+    """Compare loss and gradients of a batch with those of its single texts, each with its own number of loops."""
+    labels = {
+        LoopedForCausalLM: LABELS,
+        LoopedForTokenClassification: IDS % 3,
+        LoopedForSequenceClassification: torch.tensor([0, 1, 2]),
+    }[head]
+    fields = {} if head is LoopedForCausalLM else {"num_labels": 3}
+    model = build_looped(head, **TIED, **fields, backprop_loops=window).train()
+    output = model(IDS, labels=labels, text_loops=COUNTS)
+    assert torch.equal(output.trace.updates.view(3, -1)[:, 0], COUNTS.float())
+    output.loss.backward()
+    plain = build_looped(head, **{**TIED, "train_loops": "fixed"}, **fields, backprop_loops=window).train()
+    counted = plain.count_targets({"labels": labels, "attention_mask": torch.ones_like(IDS)})
+    total = 0.0
+    for row, count in enumerate(COUNTS.tolist()):
+        part = slice(row, row + 1)
+        loss = plain(IDS[part], labels=labels[part], num_loops=count, num_targets=counted).loss
+        loss.backward()
+        total += loss.item()
+    check_close(output.loss, torch.tensor(total))
+    for weight, plain_weight in zip(model.parameters(), plain.parameters(), strict=True):
+        check_close(weight.grad, plain_weight.grad)
+
+
+def test_evaluation_runs_all_loops_whatever_the_length() -> None:
+    model = build_looped(**TIED).eval()
+    assert model(IDS, labels=LABELS, text_loops=COUNTS).trace.updates.unique().tolist() == [4]
+    requested = model.train()(IDS, labels=LABELS, text_loops=COUNTS, num_loops=2)
+    assert requested.trace.updates.unique().tolist() == [2]
+
+
+@pytest.mark.parametrize(("arguments", "problem"), [({}, "needs a number"), ({"text_loops": COUNTS - 1}, "at least 1")])
+def test_tied_loops_need_a_number_of_loops(arguments: dict[str, Tensor], problem: str) -> None:
+    with pytest.raises(DataError, match=f"text_loops: .*{problem}"):
+        build_looped(**TIED).train()(IDS, labels=LABELS, **arguments)
 
 
 def test_loop_counts_do_not_depend_on_micro_batches() -> None:
