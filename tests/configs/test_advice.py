@@ -263,6 +263,7 @@ EXEMPT = {
     "exit_rules=[{}] fits them": "tests/training/test_fitted_exit_rule.py follows it",
     "training a tokenizer on the training text, once for all runs": "a setting that shortens it, not a remedy",
     "not supported with model.mix=scalar": "tests/configs/test_mistakes.py",
+    "as dataset=lengths has it": "names an example of such data",
     "trainer.state_diagnostics=true": "says what was set",
     "baseline=none": "says what was set",
     "matched_baseline=false": "says what was set",

@@ -349,8 +349,15 @@ def warn_of_untrained_gate(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_objective(model: LoopedSettings) -> Iterator[str]:
-    """Yield errors for an objective that does not exist, or that has no loss where there is a single loop."""
+    """Yield errors for an objective that does not exist or has no loss with one loop, and for settings of others."""
     names, text = tuple(Objective), model.objective
+    for name in ("gate_loss", "gate_pairing", "gate_gain"):
+        if (value := getattr(model, name)) == getattr(LoopedSettings, name):
+            continue
+        if text != Objective.gate_alone:
+            yield f"model.{name}={value}: only used with objective=gate_alone"
+        elif name != "gate_loss" and model.gate_loss is GateLoss.ponder:
+            yield f"model.{name}={value}: only used with gate_loss=gain"
     if problems := list(find_loss_problems("model.objective", text, names)):
         yield from problems
         return
