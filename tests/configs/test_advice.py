@@ -329,7 +329,6 @@ EXEMPT = {
     "budget.targets=[{}]": "a command of the last screen: as that of preset",
     "score_halves=true": "an override that a bench adds to its runs: tests/contrib/bench/test_runs.py",
     "budget.unit={}": "a command of the last screen: as that of preset",
-    'text="{}"': "a command of the last screen: as that of preset",
     "seeds=3": "a command of the last screen: as that of preset",
     "search ends at step": "what was given",
     "search.stages={}: {} holds no finished search": "a run of the user's",

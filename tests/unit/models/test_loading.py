@@ -249,7 +249,7 @@ def test_another_number_of_layers_is_refused(core: int, reason: str, tmp_path: P
     ("model_class", "fields"),
     [
         (LoopedForCausalLM, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
-        (LoopedForCausalLM, {"sliding_window": 16}),
+        (LoopedForCausalLM, {"partial_rotary_factor": 0.5}),
         (LoopedForCausalLM, {"attention_bias": True}),
         (LoopedForCausalLM, {"num_hidden_layers": 6}),
         (AlbertActForSequenceClassification, {"position_embedding_type": "relative_key"}),
