@@ -31,8 +31,8 @@ _CONFIGS = (
     ("act_hops",), ("act_maze",), ("act_addition",), ("act_squad",), ("act_swag",), ("conll_tagger",),
     ("trm_tiny", "dataset=sudoku_extreme"), ("trm_tiny", "dataset=maze_path"), ("ponder_tiny", "model=pabee_mini"),
     ("ponder_tiny", "model=stock"), ("ponder_tiny", "dataset=senteval"), ("act_tiny", "dataset=treebank"),
-    ("ponder_tiny", "model=looped_mini"), ("loop_trace",), ("loop_mano",), ("loop_lengths",), ("loop_tiny",), ("exit_tiny",),
-    ("mor_tiny",), ("loop_tiny", "dataset=conversations", "dataset.path=a", "tokenizer.path=a"),
+    ("ponder_tiny", "model=looped_mini"), ("loop_trace",), ("loop_mano",), ("loop_lengths",), ("loop_tiny",),
+    ("exit_tiny",), ("mor_tiny",), ("loop_tiny", "dataset=conversations", "dataset.path=a", "tokenizer.path=a"),
     ("loop_tiny", "dataset=harness", "mode=evaluate", "checkpoint=a"),
 )  # fmt: skip
 _READ_WITH = {  # a key that only another mode reads
