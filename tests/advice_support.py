@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from adadepth.cli.keys import list_keys
-from tests.configs.support import GROUPS, composed
+from tests.configs.support import GROUPS, compose_config
 from tests.sources_support import PLUGINS, ROOT, SOURCES, list_nodes
 
 KEYS = frozenset(list_keys()) | GROUPS
@@ -98,7 +98,7 @@ def follow(command: str, advice: str) -> tuple[str, list[str]]:
 
 def compose_command(command: str) -> DictConfig:
     root, *overrides = shlex.split(command)
-    return composed(root, *overrides)
+    return compose_config(root, *overrides)
 
 
 def read_next_commands(out: str) -> list[list[str]]:

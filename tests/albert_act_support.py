@@ -27,11 +27,11 @@ from adadepth import (
     AlbertActModel,
 )
 from adadepth.models.albert_act.ragged import _REPACK_SAVES
-from tests.models_support import padded_batch
+from tests.models_support import make_padded_batch
 
 
 @contextmanager
-def every_repack() -> Iterator[None]:
+def repack_at_every_halt() -> Iterator[None]:
     """Pack again the remaining tokens whenever one halts, which models this small would never do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_REPACK_SAVES, "cpu", 0)
@@ -40,7 +40,7 @@ def every_repack() -> Iterator[None]:
 
 def prescribe(model, depths):
     """Let tokens halt at given updates, with the gradient of the halting unit."""
-    table = prescribed_probabilities(depths)
+    table = compute_prescribed_probabilities(depths)
     compute = model.encoder.halting_probability
 
     def halting_probability(probability, valid, slots=None):
@@ -50,7 +50,7 @@ def prescribe(model, depths):
     model.encoder.halting_probability = halting_probability
 
 
-def prescribed_probabilities(depths):
+def compute_prescribed_probabilities(depths):
     """Return probabilities of which N cross the threshold of 0.99, and N - 1 do not."""
     return 0.99 / (depths - 0.5)
 
@@ -66,9 +66,9 @@ HEADS = {
 }
 
 
-def labelled_batch(model_class):
+def make_labelled_batch(model_class):
     """Return a batch with the labels that a head expects."""
-    batch = padded_batch()
+    batch = make_padded_batch()
     valid = batch["attention_mask"].bool()
     if model_class in (AlbertActForPreTraining, AlbertActForMaskedLM):
         batch["labels"] = torch.where(valid & (torch.arange(12) % 3 == 0), batch["input_ids"], -100)

@@ -47,7 +47,7 @@ def shorten_runs() -> Iterator[None]:
         yield
 
 
-def inked(path: Path) -> np.ndarray:
+def find_inked_pixels(path: Path) -> np.ndarray:
     """Return which pixels of a picture are not white."""
     with Image.open(path) as picture:
         return (np.asarray(picture.convert("RGB")) < 230).any(axis=-1)

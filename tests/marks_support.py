@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def mostly_slow(cases: Iterable[Any], quick: Callable[[Any], bool]) -> list[Any]:
+def mark_mostly_slow(cases: Iterable[Any], quick: Callable[[Any], bool]) -> list[Any]:
     """Return the cases as parameters of a test, with those that are not `quick` marked slow."""
     parameters = list(cases)
     assert any(quick(case) for case in parameters), "one of each kind stays quick"
@@ -18,7 +18,7 @@ def mostly_slow(cases: Iterable[Any], quick: Callable[[Any], bool]) -> list[Any]
     ]
 
 
-def quick_one_in(count: int, cases: Iterable[Any]) -> list[Any]:
+def keep_one_quick(count: int, cases: Iterable[Any]) -> list[Any]:
     """Return the cases as parameters of a test: the first of every `count` is quick, and the others are slow."""
     parameters = [case if hasattr(case, "marks") else pytest.param(*_get_values(case)) for case in cases]
     return [

@@ -21,7 +21,7 @@ SMALL = {
 }
 
 
-def small_config(**changes) -> AlbertActConfig:
+def make_small_config(**changes) -> AlbertActConfig:
     """Return the configuration of a model small enough for a plain loop."""
     return AlbertActConfig(**(SMALL | changes))
 
@@ -34,7 +34,7 @@ def spread_depths(model, scale: float = 30.0, bias: float = -1.5) -> None:
         unit.bias.fill_(bias)
 
 
-def padded_batch(lengths=(10, 7, 1), width=12, vocab_size=120, seed=0):
+def make_padded_batch(lengths=(10, 7, 1), width=12, vocab_size=120, seed=0):
     """Return ids, mask and segments of sequences of the given lengths, padded to one width."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, vocab_size, (len(lengths), width), generator=generator)
@@ -47,7 +47,7 @@ def padded_batch(lengths=(10, 7, 1), width=12, vocab_size=120, seed=0):
 MOVING = SMALL | {"initializer_range": 0.3}
 
 
-def small_ponder(**changes) -> PonderAlbertForSequenceClassification:
+def make_small_ponder(**changes) -> PonderAlbertForSequenceClassification:
     """Return a small PonderALBERT in evaluation mode, whose steps and texts differ in prediction and halting."""
     torch.manual_seed(0)
     model = PonderAlbertForSequenceClassification(PonderAlbertConfig(**(MOVING | changes))).eval()
@@ -57,15 +57,15 @@ def small_ponder(**changes) -> PonderAlbertForSequenceClassification:
     return model
 
 
-def small_multi_exit(**changes) -> MultiExitAlbertForSequenceClassification:
+def make_small_multi_exit(**changes) -> MultiExitAlbertForSequenceClassification:
     """Return a small multi-exit ALBERT in evaluation mode, whose steps and texts differ in prediction."""
     torch.manual_seed(0)
     return MultiExitAlbertForSequenceClassification(MultiExitAlbertConfig(**(MOVING | changes))).eval()
 
 
-def small_act(model_class, **changes):
+def make_small_act(model_class, **changes):
     """Return a small ACT-ALBERT of a class in evaluation mode, whose tokens halt after different updates."""
     torch.manual_seed(0)
-    model = model_class(small_config(initializer_range=0.3, **changes)).eval()
+    model = model_class(make_small_config(initializer_range=0.3, **changes)).eval()
     spread_depths(model, scale=3.0)
     return model

@@ -24,15 +24,15 @@ def read_report(directory: Path, extra: Iterable[SectionOf | SectionEntry] = ())
     return build_report(read_run(directory), extra)
 
 
-def told(html: str) -> str:
+def extract_text(html: str) -> str:
     """Return the text of some HTML, with a space between elements."""
     return " ".join(re.sub(r"<(style|script|svg)\b.*?</\1>|<[^>]+>", " ", html, flags=re.DOTALL).split())
 
 
-def sections_of_page(page: str) -> dict[str, str]:
+def extract_sections(page: str) -> dict[str, str]:
     """Return the text of every section by its anchor."""
     parts = re.split(r'<h2 id="([\w-]+)">', page)
-    return dict(zip(parts[1::2], map(told, parts[2::2]), strict=True))
+    return dict(zip(parts[1::2], map(extract_text, parts[2::2]), strict=True))
 
 
 def check_costs(directory: Path) -> list[float]:
@@ -40,7 +40,7 @@ def check_costs(directory: Path) -> list[float]:
     page = write_report(build_run_report(directory)).read_text(encoding="utf-8")
     halting = json.loads((directory / "halting.json").read_text(encoding="utf-8"))
     cost, share = halting["cost"], compute_share_with_predictions(halting)
-    text, sections = told(page), sections_of_page(page)
+    text, sections = extract_text(page), extract_sections(page)
     shares = [float(one or other) for one, other in _SHARE.findall(text)]
     assert shares, "the page says what the model needs"
     needed = 100 * cost["adaptive_over_full"]

@@ -23,7 +23,7 @@ from adadepth.training.trackers import trackers
 
 
 @contextmanager
-def package_on_path(
+def install_package(
     folder: Path, name: str, entry_points: Mapping[str, Mapping[str, str]], *sources: Path, version: str = "1.0"
 ) -> Iterator[None]:
     """Put a package with entry points, group -> name -> object, on the path; its modules lie in `sources`, or in
@@ -56,7 +56,7 @@ def example_extensions(folder: Path) -> Iterator[None]:
         LOSSES: {"competence": "adadepth_reviews.losses:Competence"},
         EXITS: {"agreement": "adadepth_reviews.exits:Agreement"},
     }
-    with package_on_path(folder, "adadepth-reviews", entries, Path(__file__).parents[1] / "examples/plugin"):
+    with install_package(folder, "adadepth-reviews", entries, Path(__file__).parents[1] / "examples/plugin"):
         yield
     for name in [name for name in sys.modules if name.split(".")[0] == "adadepth_reviews"]:
         sys.modules.pop(name)

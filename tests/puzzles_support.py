@@ -53,7 +53,7 @@ def cache_generated_data() -> Iterator[None]:
         yield
 
 
-def written_table(path: Path, groups: Sequence[Group], symbols: str) -> None:
+def write_puzzle_table(path: Path, groups: Sequence[Group], symbols: str) -> None:
     """Write the first puzzle of every group as text, with the columns of Sudoku-Extreme."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -63,7 +63,7 @@ def written_table(path: Path, groups: Sequence[Group], symbols: str) -> None:
             writer.writerow(["drawn", *texts, 0])
 
 
-def written_arrays(folder: Path, splits: Mapping[str, Sequence[Group]], symbols: str) -> Path:
+def write_puzzle_arrays(folder: Path, splits: Mapping[str, Sequence[Group]], symbols: str) -> Path:
     """Write the files of `build_sudoku_dataset.py` and `build_maze_dataset.py`: every puzzle is one example."""
     for split, groups in splits.items():
         (folder / split).mkdir(parents=True)
@@ -88,7 +88,7 @@ def written_arrays(folder: Path, splits: Mapping[str, Sequence[Group]], symbols:
     return folder
 
 
-def sudoku_table(path: Path, **changes: Any) -> PuzzleTableConfig:
+def make_sudoku_table(path: Path, **changes: Any) -> PuzzleTableConfig:
     """Return the settings of a local table with the columns of Sudoku-Extreme."""
     fields = {"name": "sudoku_extreme", "source": "local", "path": str(path), "evaluation_splits": ["test"]}
     return PuzzleTableConfig(**{**fields, **changes})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from adadepth import run
-from tests.plugins_support import package_on_path
+from tests.plugins_support import install_package
 
 TOY = Path(__file__).resolve().parent / "toy_family"
 ROOT = ("--config-name", "router_hops")
@@ -29,7 +29,7 @@ def install_toy_family(folder: Path, package: Path = TOY) -> Iterator[None]:
     """Put the toy family, or a changed one, on the path, with the entry points of its pyproject.toml."""
     project = tomllib.loads((TOY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     entry_points = project["entry-points"]
-    with package_on_path(folder, project["name"], entry_points, package, version=project["version"]):
+    with install_package(folder, project["name"], entry_points, package, version=project["version"]):
         _register_again()
         yield
     _register_again()

@@ -55,7 +55,7 @@ def _parse_records(file: Path) -> Iterator[Any]:
             parts = b""
 
 
-def wandb_history(folder: Path) -> list[dict[str, Any]]:
+def read_wandb_history(folder: Path) -> list[dict[str, Any]]:
     """Return the logged metrics, one dictionary per call."""
     return [
         {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in call.item}

@@ -21,7 +21,7 @@ from adadepth.models.folder import read_config
 from adadepth.runs.inheritance import load_run_settings
 from tests.before.runs import FIRST_RUNS, RUNS, list_evaluation_overrides
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 
 HERE = Path(__file__).resolve().parent
 MODELS = sorted(path for path in HERE.glob("*/finished/*") if (path / "config.json").exists())
@@ -70,7 +70,7 @@ def test_the_configuration_of_every_checkpoint_is_read() -> None:
         read_config("resume", str(checkpoint))
 
 
-@pytest.mark.parametrize("name", mostly_slow(RUNS, FIRST_RUNS.__contains__))
+@pytest.mark.parametrize("name", mark_mostly_slow(RUNS, FIRST_RUNS.__contains__))
 def test_data_and_tokenizer_are_inherited_from_a_run(name: str) -> None:
     root, *overrides = RUNS[name]
     model = [override for override in overrides if override.startswith("model=")]

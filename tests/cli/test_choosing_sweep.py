@@ -15,7 +15,7 @@ from adadepth.config import ExperimentConfig, Mode
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.tasks.multi_seed import train_with_seeds
 from tests.cli.support import Command, Jobs, Refusal
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 SWEEP = [
     "--config-name", "act_cola", "sweep=glue", "seeds=2", "trainer.learning_rate=1e-4,1e-3",
@@ -160,7 +160,7 @@ def test_seeds_can_be_swept(command: Command, trainings: Trainings) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("root", "overrides", "seeds", "metric"), quick_one_in(3, [
+@pytest.mark.parametrize(("root", "overrides", "seeds", "metric"), keep_one_quick(3, [
     ("act_qqp", [], 1, "eval/accuracy"), ("act_mnli", ["seeds=3"], 3, "eval/score"),
     ("act_mrpc", ["optimise=eval/f1"], 5, "eval/f1"),
 ]))  # fmt: skip

@@ -15,7 +15,7 @@ from adadepth.config import ExperimentConfig
 from adadepth.errors import DataError
 from adadepth.runs.directory import open_run, run_directory
 from tests.cli.support import Command, Result
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.report.recorded import record
 
 GRID = ["--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3"]
@@ -109,7 +109,7 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, [
+@pytest.mark.parametrize(("arguments", "message"), keep_one_quick(2, [
     (["mode=report", "runs=[al]"], "runs: folder not found: al (did you mean 'all'?)"),
     (["mode=report", "runs=[all/run_1]"], "runs: folder not found: all/run_1 (did you mean 'all/run_0'?)"),
     (["mode=report", "runs=[empty]"], "runs: no run found in empty"),

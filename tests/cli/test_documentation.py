@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
@@ -47,7 +47,7 @@ def test_page_and_tutorial_of_a_family_begin_with_its_reference(page):
     assert "reference.forward(" in first
 
 
-@pytest.mark.parametrize("tutorial", quick_one_in(3, FAMILIES), ids=lambda path: path.stem)
+@pytest.mark.parametrize("tutorial", keep_one_quick(3, FAMILIES), ids=lambda path: path.stem)
 def test_commands_of_a_tutorial_compose(tutorial):
     """Check the commands, so that a renamed key fails before the slow test runs it."""
     cells = json.loads(tutorial.read_text(encoding="utf-8"))["cells"]

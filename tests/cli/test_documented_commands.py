@@ -18,8 +18,8 @@ from adadepth.cli.config_files import list_config_folders
 from adadepth.cli.help import format_usage
 from adadepth.cli.table_settings import add_table_settings
 from tests.cli.support import Command
-from tests.configs.support import composed, configured
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.configs.support import compose_config, configured
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.plugins_support import example_extensions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ def test_pages_have_commands() -> None:
 @cache
 def format_settings(root: str) -> str:
     """Return the settings of a configuration as a run writes them."""
-    config = composed(root)
+    config = compose_config(root)
     with open_dict(config):
         del config["hydra"]
     return OmegaConf.to_yaml(config)
@@ -129,7 +129,7 @@ def is_plain(words: list[str]) -> bool:
     return not hydra and "depth_bench" not in words
 
 
-@pytest.mark.parametrize("line", quick_one_in(3, mostly_slow(COMMANDS, lambda line: line in FIRST.values())))
+@pytest.mark.parametrize("line", keep_one_quick(3, mark_mostly_slow(COMMANDS, lambda line: line in FIRST.values())))
 def test_a_documented_command_is_valid(
     line: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

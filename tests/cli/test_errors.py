@@ -9,9 +9,9 @@ import pytest
 
 from adadepth import AlbertActForPreTraining
 from tests.cli.support import Command, Refusal
-from tests.marks_support import quick_one_in
-from tests.models_support import small_config
-from tests.plugins_support import package_on_path
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_small_config
+from tests.plugins_support import install_package
 
 TINY = ["--config-name", "act_tiny"]
 MISTAKES = [
@@ -75,7 +75,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, MISTAKES), ids=str)
+@pytest.mark.parametrize(("arguments", "message"), keep_one_quick(2, MISTAKES), ids=str)
 def test_a_mistake_is_a_one_line_error(arguments: list[str], message: str, refused: Refusal) -> None:
     assert message in refused(*arguments)
 
@@ -85,7 +85,7 @@ def test_a_mistake_is_a_one_line_error(arguments: list[str], message: str, refus
 def test_a_broken_package_is_a_one_line_error(
     group: str, arguments: list[str], refused: Refusal, tmp_path: Path
 ) -> None:
-    with package_on_path(tmp_path, "half-done", {group: {"mine": "not_there:MINE"}}):
+    with install_package(tmp_path, "half-done", {group: {"mine": "not_there:MINE"}}):
         message = refused(*arguments)
     assert "'mine' of package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in message
 
@@ -95,14 +95,14 @@ def test_a_broken_package_is_a_one_line_error(
 def test_an_entry_point_without_an_object_is_a_one_line_error(
     value: str, arguments: list[str], refused: Refusal, tmp_path: Path
 ) -> None:
-    with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": value}}):
+    with install_package(tmp_path, "half-done", {"adadepth.families": {"mine": value}}):
         message = refused(*arguments)
     assert f"entry point 'mine' of package half-done ({value}): must be MODULE:NAME" in message
 
 
 def test_a_package_that_exits_is_a_one_line_error(command: Command, tmp_path: Path) -> None:
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(7)\n")
-    with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": "leaving:MINE"}}):
+    with install_package(tmp_path, "half-done", {"adadepth.families": {"mine": "leaving:MINE"}}):
         result = command(*TINY)
     assert (result.status, result.out) == (2, "")
     assert "of package half-done (leaving:MINE): cannot be imported (SystemExit: 7)" in result.err
@@ -133,7 +133,7 @@ def test_all_mistakes_are_reported_at_once(command: Command) -> None:
     assert [line[:7] for line in result.err.splitlines()] == ["error: "] * 3
 
 
-@pytest.mark.parametrize(("text", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("text", "message"), keep_one_quick(3, [
     ("trainer: {lerning_rate: 1}", "in mine.yaml: trainer.lerning_rate: unknown key (did you mean"),
     ("trainer: {max_steps: many}", "in mine.yaml: trainer.max_steps: value 'many' of type 'str'"),
     ("model: {state_rule: grave}", "model.state_rule: invalid value 'grave', expected one of [single, graves"),
@@ -169,7 +169,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, HOSTILE), ids=str)
+@pytest.mark.parametrize(("arguments", "message"), keep_one_quick(3, HOSTILE), ids=str)
 def test_no_setting_of_hydras_runs_code(arguments: list[str], message: str, refused: Refusal) -> None:
     assert message in refused(*TINY, *arguments, lines=4)  # a line for each key
 
@@ -177,7 +177,7 @@ def test_no_setting_of_hydras_runs_code(arguments: list[str], message: str, refu
 BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))])
 
 
-@pytest.mark.parametrize(("text", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("text", "message"), keep_one_quick(3, [
     ("hydra: {callbacks: {x: {_target_: pathlib.Path.touch, _args_: [planted]}}}", "names code"),
     ("hydra: {searchpath: ['pkg://antigravity']}", "hydra.searchpath: not supported; give "
                                                    "the folder with --config-dir"),
@@ -216,7 +216,7 @@ def test_a_damaged_model_is_a_one_line_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     model = tmp_path / "colleagues"
-    AlbertActForPreTraining(small_config()).save_pretrained(model)
+    AlbertActForPreTraining(make_small_config()).save_pretrained(model)
     capfd.readouterr()  # a bar of progress
     (model / name).unlink() if content is None else (model / name).write_bytes(content)
     overrides = ("debug=default", "text=a", f"dataset.cache_dir={tmp_path}/cache", f"mode={mode}", f"{key}=colleagues")

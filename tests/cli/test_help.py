@@ -13,7 +13,7 @@ from adadepth.cli.help import describe_topic
 from adadepth.cli.keys import list_keys
 from tests.cli.support import Command, Jobs, Refusal
 from tests.configs.support import GROUPS, OPTIONS, ROOTS
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_users_file_must_not_have_the_name_of_a_shipped_one(name: str, user_fo
 
 
 @pytest.mark.parametrize(
-    "words", quick_one_in(3, [["--help", "trainer"], ["--help"], ["--help", "mode"], ["--version"]]), ids=" ".join
+    "words", keep_one_quick(3, [["--help", "trainer"], ["--help"], ["--help", "mode"], ["--version"]]), ids=" ".join
 )
 def test_help_without_a_configuration_imports_no_slow_library(words: list[str]) -> None:
     code = (

@@ -14,7 +14,7 @@ from adadepth import tasks
 from adadepth.config import ExperimentConfig
 from adadepth.training.callbacks import StopCallback
 from tests.cli.support import Command
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 TINY = ("--config-name", "act_tiny")
 ENDS = [(signal.SIGINT, 130, "error: interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")]
@@ -35,7 +35,7 @@ run.main()
 """
 
 
-@pytest.mark.parametrize(("number", "status", "message"), quick_one_in(3, ENDS))
+@pytest.mark.parametrize(("number", "status", "message"), keep_one_quick(3, ENDS))
 def test_a_signal_during_composition_is_an_interruption(
     number: signal.Signals, status: int, message: str, tmp_path: pathlib.Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import adadepth.tasks
 from adadepth.config import ExperimentConfig
 from tests.cli.support import Command, Jobs, Refusal
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 pytest.importorskip("optuna")
 SWEEP = ["--config-name", "act_tiny", "sweep=optuna_penalty"]
@@ -77,7 +77,7 @@ def test_a_failing_trial_is_recorded_and_the_search_goes_on(
     assert "diverged" in trials[0].user_attrs["failure"]
 
 
-@pytest.mark.parametrize(("optimise", "direction"), quick_one_in(3, [
+@pytest.mark.parametrize(("optimise", "direction"), keep_one_quick(3, [
     ("eval/mlm_accuracy", "MAXIMIZE"), ("eval/mlm_loss", "MINIMIZE"), ("cost/adaptive_over_full", "MINIMIZE"),
 ]))  # fmt: skip
 def test_the_metric_decides_the_direction(
@@ -97,7 +97,7 @@ def test_the_metric_decides_the_direction(
     assert f"its trials {direction.lower()} the metric" in result.err
 
 
-@pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("arguments", "message"), keep_one_quick(3, [
     (["seed=1,2", "optimise=eval/loss", "hydra.sweeper.direction=maximize"], "eval/loss is better if lower"),
     (["seed=1,2", "optimise=eval/mlm_accuracy", "hydra.sweeper.direction=minimize"], "is better if higher"),
     (["model.act_penalty=interval(-1,1)"], "error: model.act_penalty=-1.0: "),

@@ -22,9 +22,9 @@ from adadepth.contrib.serve.generation import stream_continuation
 from adadepth.contrib.serve.knobs import FULL, Setting
 from adadepth.contrib.serve.rendering import render_answer, render_continuations
 from tests.cli.support import Command
-from tests.marks_support import mostly_slow, quick_one_in
-from tests.models_support import SMALL, small_act
-from tests.puzzles_support import SUDOKU, written_table
+from tests.marks_support import keep_one_quick, mark_mostly_slow
+from tests.models_support import SMALL, make_small_act
+from tests.puzzles_support import SUDOKU, write_puzzle_table
 from tests.unit.data.tokenizers_support import TEXT, tokenizer
 from tests.unit.models.early_exit.layerskip_support import LAYERS, write_layerskip
 from tests.unit.models.looped.published_support import (
@@ -90,7 +90,7 @@ def write_albert_act(folder: Path, architecture: str = "AlbertActModel") -> None
     With another architecture, the published code has saved a model with heads.
     """
     pieces = tokenizer("bert")
-    model = small_act(AlbertActForPreTraining, vocab_size=len(pieces), max_position_embeddings=64)
+    model = make_small_act(AlbertActForPreTraining, vocab_size=len(pieces), max_position_embeddings=64)
     config = {name: getattr(model.config, name) for name in SMALL}
     config |= {"model_type": "albert_act", "architectures": [architecture], "act_epsilon": 0.01,
                "hidden_act": "gelu", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
@@ -158,7 +158,7 @@ KINDS = {
 QUICK = ("ouro", "albert_act_pretraining", "hrm")
 
 
-@pytest.fixture(scope="module", params=mostly_slow(KINDS, QUICK.__contains__))
+@pytest.fixture(scope="module", params=mark_mostly_slow(KINDS, QUICK.__contains__))
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
@@ -180,7 +180,7 @@ def files(tmp_path: Path) -> None:
     solution = np.array([SUDOKU.index(cell) + 1 for cell in SOLUTION])
     for split, blanks in (("train", 30), ("test", 40)):
         question = np.where(np.arange(81) < blanks, 1, solution)
-        written_table(tmp_path / "puzzles" / f"{split}.csv", [[(question, solution)]] * 3, SUDOKU)
+        write_puzzle_table(tmp_path / "puzzles" / f"{split}.csv", [[(question, solution)]] * 3, SUDOKU)
 
 
 def check_depths(kind: Kind, prediction: Any) -> None:
@@ -217,7 +217,7 @@ def test_predict_reads_a_published_checkpoint(kind: Kind, folder: Path, command:
     check_depths(kind, prediction)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(8, KINDS), indirect=True, scope="module")
+@pytest.mark.parametrize("kind", keep_one_quick(8, KINDS), indirect=True, scope="module")
 def test_evaluate_reads_a_published_checkpoint(
     kind: Kind, folder: Path, command: Command, tmp_path: Path, files: None
 ) -> None:
@@ -233,7 +233,7 @@ def test_evaluate_reads_a_published_checkpoint(
     assert 0 < metrics["halting/all/mean"] <= kind.depth
 
 
-@pytest.mark.parametrize("kind", quick_one_in(8, KINDS), indirect=True, scope="module")
+@pytest.mark.parametrize("kind", keep_one_quick(8, KINDS), indirect=True, scope="module")
 def test_serve_reads_a_published_checkpoint(
     kind: Kind, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

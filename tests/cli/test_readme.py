@@ -18,8 +18,8 @@ from transformers import TrainingArguments
 from adadepth import tasks
 from adadepth.run import main
 from tests.configs.support import GLUE
-from tests.marks_support import mostly_slow
-from tests.models_support import small_ponder
+from tests.marks_support import mark_mostly_slow
+from tests.models_support import make_small_ponder
 from tests.training.support import mark_interrupted
 from tests.unit.data.tokenizers_support import tokenizer
 
@@ -95,7 +95,7 @@ LONGEST = (
 
 @pytest.mark.parametrize(
     "arguments",
-    mostly_slow(RUNS, lambda words: words in IN_README and words[-1] not in LONGEST),
+    mark_mostly_slow(RUNS, lambda words: words in IN_README and words[-1] not in LONGEST),
     ids=map(" ".join, RUNS),
 )
 def test_a_command_of_the_readme_runs(arguments, tmp_path, monkeypatch, capsys, run_root_once):
@@ -195,7 +195,7 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     exec(second, names)
     assert names["outputs"].logits.shape == (2, 2)
     assert names["outputs"].exit_steps.shape == (2,)
-    for part in (small_ponder(), tokenizer("bert")):
+    for part in (make_small_ponder(), tokenizer("bert")):
         part.save_pretrained("outputs/ponder_tiny/RUN/model")
     exec(third, names)
     assert len(capsys.readouterr().out.splitlines()) == 2

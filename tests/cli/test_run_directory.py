@@ -29,7 +29,7 @@ from adadepth.runs.directory import (
 )
 from adadepth.runs.lock import lock_directory
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_finished_run_is_recorded(config: ExperimentConfig) -> None:
     assert not (directory / ".lock").exists()
 
 
-@pytest.mark.parametrize(("root", "groups"), quick_one_in(2, [
+@pytest.mark.parametrize(("root", "groups"), keep_one_quick(2, [
     ("act_tiny", {"budget"}), ("ponder_parity", {"budget", "halting"}), ("par_tiny", {"budget", "search", "context"}),
     ("adalayers_tiny", {"budget", "features"}),
 ]))  # fmt: skip
@@ -370,7 +370,7 @@ def test_json_is_strict() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "content", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("name", "content", "message"), keep_one_quick(3, [
     ("run.json", b"", "run.json: is damaged and holds no record of a run"),
     ("run.json", b'{"status": "inter', "run.json: is damaged and holds no record of a run"),
     ("run.json", b"[1, 2]", "run.json: is damaged and holds no record of a run"),

@@ -30,7 +30,7 @@ from adadepth.training.tracking import (
 from tests.before.runs import list_former_names
 from tests.cli.tracking_support import log_everything, open_run_tracker, write_png
 from tests.configs.support import configured
-from tests.wandb_support import read_wandb_records, read_wandb_summary, wandb_history
+from tests.wandb_support import read_wandb_history, read_wandb_records, read_wandb_summary
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -148,7 +148,7 @@ def test_a_resumed_wandb_run_goes_on_under_its_id(tmp_path: Path) -> None:
     assert first.run_id == second.run_id == identity
     assert second.resume, "online, W&B adds to the run instead of overwriting it"
     assert len([*(tmp_path / "wandb").glob(f"offline-run-*-{identity}*")]) == 2
-    assert [(line["step"], line["train/loss"]) for line in wandb_history(tmp_path)] == [
+    assert [(line["step"], line["train/loss"]) for line in read_wandb_history(tmp_path)] == [
         (1, 1),
         (2, 2),
         (3, 3),
@@ -178,7 +178,7 @@ def test_wandb_draws_over_updates_and_ends_with_the_saved_model(tmp_path: Path) 
         "objective": 1.5,
     }  # fmt: skip
     assert {"halting/all/histogram/values", "figures/a/path"} <= {
-        name for call in wandb_history(tmp_path) for name in call
+        name for call in read_wandb_history(tmp_path) for name in call
     }
     axes = {metric.name or metric.glob_name: metric.step_metric for metric in read_wandb_records(tmp_path, "metric")}
     assert axes.pop("step") == ""

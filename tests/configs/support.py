@@ -115,7 +115,7 @@ def choose_root(group: str, option: str) -> str:
     return HOMES.get((group, option), "act_tiny")
 
 
-def composed(root: str, *overrides: str) -> DictConfig:
+def compose_config(root: str, *overrides: str) -> DictConfig:
     """Build a choice of options once a session, and set the values on a copy, with the call by which Hydra does."""
     values = [override for override in overrides if _is_value(override)]
     choices = tuple(override for override in overrides if override not in values)
@@ -149,7 +149,7 @@ def _register(schemas: tuple[tuple[str, type], ...]) -> None:
 
 
 def configured(root: str = "act_tiny", *overrides: str) -> ExperimentConfig:
-    return build_config(composed(root, *overrides))
+    return build_config(compose_config(root, *overrides))
 
 
 def write_run(folder: Path, config: ExperimentConfig, *, has_tokenizer: bool = True, name: str = "run") -> Path:

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.configs.support import BASELINES, CONFIGS, NEEDS, ROOTS, configured
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 
 ADALAYERS = [root for root in ROOTS if root.startswith("adalayers") and not root.endswith("single_pick")]
 NO_TABLE = {"adalayers": NEEDS["dataset", "table"]}
@@ -17,7 +17,7 @@ NO_TABLE = {"adalayers": NEEDS["dataset", "table"]}
 
 @pytest.mark.parametrize(
     ("root", "baseline"),
-    mostly_slow(
+    mark_mostly_slow(
         itertools.product(ADALAYERS, BASELINES), lambda case: case[0] == ADALAYERS[0] and case[1] in BASELINES[::3]
     ),
 )
@@ -33,7 +33,7 @@ def test_the_settings_of_a_baseline_apply_on_every_root(root: str, baseline: str
         assert getattr(config.trainer, name) == value
 
 
-@pytest.mark.parametrize("root", quick_one_in(9, ADALAYERS))
+@pytest.mark.parametrize("root", keep_one_quick(9, ADALAYERS))
 def test_every_root_takes_the_small_base_and_the_short_training(root: str) -> None:
     config = configured(root, "model=adalayers_minilm", "trainer=head", *NO_TABLE.get(root, []))
     assert config.trainer.num_train_epochs == configured("adalayers_tiny").trainer.num_train_epochs

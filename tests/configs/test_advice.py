@@ -14,8 +14,8 @@ from adadepth.models.registry import families, family
 from adadepth.report.run_files import RunFiles
 from adadepth.report.verdict import NEEDED, target
 from tests.advice_support import compile_pattern, compose_command, follow, list_templates, list_texts, parse_advice
-from tests.configs.support import ROOTS, composed, configured
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.configs.support import ROOTS, compose_config, configured
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 
 # A wrong command, and the alternatives that its message advises: each of them repairs the command.
 ADVICE: list[tuple[str, list[str]]] = [
@@ -159,7 +159,7 @@ def compose_message(command: str) -> str:
 
 @pytest.mark.parametrize(
     ("command", "expected"),
-    mostly_slow(ADVICE, lambda row: ADVICE.index(row) % 16 == 0),
+    mark_mostly_slow(ADVICE, lambda row: ADVICE.index(row) % 16 == 0),
     ids=[command for command, _ in ADVICE],
 )
 def test_an_advised_override_repairs_its_command(command: str, expected: list[str]) -> None:
@@ -189,7 +189,7 @@ LATER: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("part", "command"), quick_one_in(3, LATER))
+@pytest.mark.parametrize(("part", "command"), keep_one_quick(3, LATER))
 def test_advice_of_later_messages_composes(part: str, command: str) -> None:
     assert any(part in text for _, text, _ in list_texts())
     alternatives = parse_advice(f"{command.partition('=')[0].split()[-1]}: {part.replace('{}', '2')}")
@@ -202,7 +202,7 @@ def test_advice_of_later_messages_composes(part: str, command: str) -> None:
 NEEDS_DATA = ("adalayers", "conll_tagger", "finetune", "loop_retrofit", "exit_retrofit")  # no data or weights
 
 
-@pytest.mark.parametrize("root", mostly_slow(
+@pytest.mark.parametrize("root", mark_mostly_slow(
     [root for root in ROOTS if root not in NEEDS_DATA],
     lambda root: root in ("act_tiny", "ponder_tiny", "ponder_parity")
 ))  # fmt: skip
@@ -216,14 +216,14 @@ def test_advice_for_depth_that_does_not_adapt_composes(root: str) -> None:
             configured(*_flatten(follow(root, one)))
 
 
-@pytest.mark.parametrize("name", quick_one_in(4, families()))
+@pytest.mark.parametrize("name", keep_one_quick(4, families()))
 def test_the_advised_option_belongs_to_its_family(name: str) -> None:
     option = family(name).option
     assert option is not None
-    assert composed("act_cola", f"model={option}").model.name == name
+    assert compose_config("act_cola", f"model={option}").model.name == name
 
 
-@pytest.mark.parametrize(("command", "unit", "expected"), quick_one_in(2, [
+@pytest.mark.parametrize(("command", "unit", "expected"), keep_one_quick(2, [
     ("act_tiny model=albert_act_mini budget.target=3", "updates", 3.0),
     ("act_wikitext2 model.num_hidden_layers=12 budget.target=7.1", "updates", 7.1),
     ("act_maze budget=work", "macs", 0.5),

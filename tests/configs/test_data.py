@@ -8,7 +8,7 @@ from adadepth.cli.validation import list_evaluation_metrics
 from adadepth.config.fingerprint import hash_result_settings
 from adadepth.config.kinds import get_problem
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 
 def test_default_columns_equal_those_that_older_runs_wrote() -> None:
@@ -28,7 +28,7 @@ def test_token_tasks_select_on_their_accuracy(root: str) -> None:
     assert {"score", "token_accuracy"} <= set(list_evaluation_metrics(config))
 
 
-@pytest.mark.parametrize("dataset", quick_one_in(4, ["ud_pos", "wikiann", "conll2003", "tagging_table"]))
+@pytest.mark.parametrize("dataset", keep_one_quick(4, ["ud_pos", "wikiann", "conll2003", "tagging_table"]))
 @pytest.mark.parametrize("model", ["albert_act_mini", "albert_act_pretrained"])
 def test_act_takes_every_tagging_data_set(dataset: str, model: str) -> None:
     overrides = ["dataset.path=folder"] if dataset == "tagging_table" else []

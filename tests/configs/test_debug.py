@@ -6,13 +6,14 @@ import pytest
 
 from adadepth.cli.error_messages import _format_unknown_key
 from tests.configs.support import GLUE, NEEDS, ROOTS, configured
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 
 NEEDED = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
 
 @pytest.mark.parametrize(
-    "root", quick_one_in(8, mostly_slow(ROOTS, lambda root: root.partition("_")[2] not in GLUE or root == "act_cola"))
+    "root",
+    keep_one_quick(8, mark_mostly_slow(ROOTS, lambda root: root.partition("_")[2] not in GLUE or root == "act_cola")),
 )
 def test_every_root_has_a_short_debug_run(root: str) -> None:
     config = configured(root, "debug=default", *NEEDED.get(root, []))

@@ -14,7 +14,7 @@ from adadepth.config.env_redaction import record_env_references, redact_env_valu
 from adadepth.errors import DataError
 from adadepth.report.pages import write_report
 from adadepth.runs.directory import get_plain_settings, open_run, read_record
-from tests.configs.support import composed, configured
+from tests.configs.support import compose_config, configured
 from tests.pages_support import read_report
 
 SECRET = "hunter2-of-the-cluster"
@@ -22,7 +22,7 @@ SECRET = "hunter2-of-the-cluster"
 
 def test_a_runs_files_have_references_instead_of_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", SECRET)
-    node = composed("act_tiny")
+    node = compose_config("act_tiny")
     node.logger.entity = "team-${oc.env:TOKEN}"
     node.logger.tags = ["${ oc.env:TOKEN, none }", "plain"]
     node.logger.project = "${logger.entity}"
@@ -46,7 +46,7 @@ def test_an_error_has_references_instead_of_values(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("TOKEN", SECRET)
     monkeypatch.setenv("LONGER", f"{SECRET}-2")
     monkeypatch.setenv("SHORT", "1")
-    node = composed("act_tiny")
+    node = compose_config("act_tiny")
     node.logger.entity, node.logger.project, node.logger.group = (
         f"${{oc.env:{name}}}" for name in ("TOKEN", "SHORT", "LONGER")
     )
@@ -63,7 +63,7 @@ def test_a_path_that_contains_a_value_is_written_with_its_reference(
     """Check the folder of a run whose name comes from the environment."""
     monkeypatch.setenv("TOKEN", SECRET)
     monkeypatch.setattr("sys.argv", ["run.py", "name=x-${oc.env:TOKEN}", f"checkpoint=out/x-{SECRET}/run"])
-    node = composed("act_tiny")
+    node = compose_config("act_tiny")
     node.name = "x-${oc.env:TOKEN}"
     config = dataclasses.replace(build_config(node), rival_of=f"out/x-{SECRET}/run")
     with open_run(config, tmp_path) as run:
@@ -78,7 +78,7 @@ def test_a_path_that_contains_a_value_is_written_with_its_reference(
 
 def test_words_of_the_program_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGE", "train")
-    node = composed("act_tiny")
+    node = compose_config("act_tiny")
     node.logger.group = "${oc.env:STAGE}"
     with open_run(build_config(node), tmp_path):
         pass
@@ -87,7 +87,7 @@ def test_words_of_the_program_are_not_replaced(tmp_path: Path, monkeypatch: pyte
 
 def test_the_next_configuration_forgets_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", SECRET)
-    node = composed("act_tiny")
+    node = compose_config("act_tiny")
     node.logger.entity = "${oc.env:TOKEN}"
     build_config(node)
     assert get_plain_settings(configured("act_tiny", "logger.entity=mine"))["logger"]["entity"] == "mine"

@@ -19,15 +19,15 @@ from adadepth.config import (
 )
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.inheritance import describe_inheritance
-from tests.configs.support import composed, configured, write_run
-from tests.marks_support import quick_one_in
+from tests.configs.support import compose_config, configured, write_run
+from tests.marks_support import keep_one_quick
 
 
 def configure_evaluation(root: str, checkpoint: Path | str, *overrides: str) -> ExperimentConfig:
     return configured(root, "mode=evaluate", f"checkpoint={checkpoint}", *overrides)
 
 
-@pytest.mark.parametrize("folder", quick_one_in(2, ["", "model", "checkpoints/checkpoint-2"]))
+@pytest.mark.parametrize("folder", keep_one_quick(2, ["", "model", "checkpoints/checkpoint-2"]))
 def test_data_and_tokenizer_are_those_of_the_run(tmp_path: Path, folder: str) -> None:
     trained = configured(
         "act_tiny", "dataset=text", "dataset.path=a.txt", "dataset.masking.max_ngram=2", "tokenizer=albert"
@@ -95,7 +95,7 @@ def test_a_missing_tokenizer_of_a_run_is_named(tmp_path: Path) -> None:
     assert configure_evaluation("act_tiny", run).tokenizer.path == "albert/albert-base-v2"
 
 
-@pytest.mark.parametrize("checkpoint", quick_one_in(2, ["some/set", "elsewhere/model", "latest"]))
+@pytest.mark.parametrize("checkpoint", keep_one_quick(2, ["some/set", "elsewhere/model", "latest"]))
 def test_a_checkpoint_without_a_run_changes_no_settings(tmp_path: Path, checkpoint: str) -> None:
     write_run(tmp_path, configured("act_tiny", "dataset.sequence_length=16"))
     (tmp_path / "elsewhere" / "model").mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_a_line_reports_the_inherited_groups(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("act_tiny"))
 
     def describe(*overrides: str) -> str | None:
-        config = composed("act_tiny", *overrides)
+        config = compose_config("act_tiny", *overrides)
         return describe_inheritance(config, frozenset(list_overridden_keys(config)))
 
     evaluation = ("mode=evaluate", f"checkpoint={run}")

@@ -9,7 +9,7 @@ import pytest
 from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError, UserError, nearest
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 # A command, and a part of the one line of its error.
 MISTAKES = [
@@ -353,7 +353,7 @@ def configure_command(command: str) -> ExperimentConfig:
     return configured(*shlex.split(command))
 
 
-@pytest.mark.parametrize(("command", "message"), quick_one_in(4, MISTAKES), ids=[command for command, _ in MISTAKES])
+@pytest.mark.parametrize(("command", "message"), keep_one_quick(4, MISTAKES), ids=[command for command, _ in MISTAKES])
 def test_a_mistake_is_a_one_line_error(command: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configure_command(command)

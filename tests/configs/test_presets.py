@@ -12,8 +12,8 @@ from adadepth.cli.command_line import arguments, expand_preset
 from adadepth.cli.config_files import list_config_folders, list_published_configs
 from adadepth.errors import ConfigError
 from adadepth.runtime.plain_yaml import parse_yaml
-from tests.configs.support import CONFIGS, GLUE, composed, configured, write_run
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.configs.support import CONFIGS, GLUE, compose_config, configured, write_run
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 
 PAPER = CONFIGS / "preset" / "paper"
 PUBLISHED = list_published_configs([CONFIGS])
@@ -49,25 +49,27 @@ def configure_without_name(root: str, *overrides: str) -> dict[str, Any]:
     return settings
 
 
-@pytest.mark.parametrize("name", mostly_slow(WRITTEN_OUT, ("act_tiny", "ponder_rte", "par_network").__contains__))
+@pytest.mark.parametrize("name", mark_mostly_slow(WRITTEN_OUT, ("act_tiny", "ponder_rte", "par_network").__contains__))
 def test_the_preset_equals_the_settings_written_out(name: str) -> None:
     assert configure_published(name) == configure_without_name(*WRITTEN_OUT[name])
 
 
-@pytest.mark.parametrize("name", quick_one_in(6, AS_THEY_ARE))
+@pytest.mark.parametrize("name", keep_one_quick(6, AS_THEY_ARE))
 def test_some_configurations_are_the_published_run(name: str) -> None:
     assert {"par_base", "trm_sudoku_extreme", "trm_maze_hard", "adalayers_imdb_bart"} <= set(AS_THEY_ARE)
     assert configure_published(name) == configure_without_name(name)
 
 
-@pytest.mark.parametrize("name", quick_one_in(2, ["act_cola", "act_wnli"]))
+@pytest.mark.parametrize("name", keep_one_quick(2, ["act_cola", "act_wnli"]))
 def test_published_fine_tuning_is_a_grid(name: str) -> None:
     assert sorted(GRIDS) == sorted(set(PUBLISHED) & set(GRIDS))
-    assert composed(name, f"preset=paper/{name}").hydra.sweeper == composed(name, "sweep=glue").hydra.sweeper
+    assert (
+        compose_config(name, f"preset=paper/{name}").hydra.sweeper == compose_config(name, "sweep=glue").hydra.sweeper
+    )
     assert configure_published(name) == configure_without_name(name, "sweep=glue")
 
 
-@pytest.mark.parametrize("name", mostly_slow(PUBLISHED, lambda name: name in (*QUICK, "ponder_parity")))
+@pytest.mark.parametrize("name", mark_mostly_slow(PUBLISHED, lambda name: name in (*QUICK, "ponder_parity")))
 def test_a_published_run_belongs_to_a_configuration_whose_name_it_keeps(name: str) -> None:
     assert configured(name, f"preset=paper/{name}").name == name
     lines = (PAPER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from tests.configs.support import composed, configured
-from tests.marks_support import quick_one_in
+from tests.configs.support import compose_config, configured
+from tests.marks_support import keep_one_quick
 
 ROBERTA, BART = "FacebookAI/roberta-large", "facebook/bart-large-cnn"
 
@@ -254,7 +254,7 @@ _TRM_ROOTS = {
 PUBLISHED: dict[tuple[str, ...], dict[str, Any]] = _ACT | _PONDER | _ADALAYERS_ROOTS | _PAR | _TRM_ROOTS
 
 
-@pytest.mark.parametrize("experiment", quick_one_in(4, ((key,) for key in PUBLISHED)))
+@pytest.mark.parametrize("experiment", keep_one_quick(4, ((key,) for key in PUBLISHED)))
 def test_a_shipped_configuration_has_the_published_values(experiment: tuple[str, ...]) -> None:
     config = OmegaConf.structured(configured(*experiment))
     values = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in PUBLISHED[experiment]}
@@ -264,7 +264,7 @@ def test_a_shipped_configuration_has_the_published_values(experiment: tuple[str,
 
 
 def test_the_grid_is_the_published_one() -> None:
-    sweeper = composed("act_cola", "preset=paper/act_cola").hydra.sweeper
+    sweeper = compose_config("act_cola", "preset=paper/act_cola").hydra.sweeper
     assert sweeper.params == {"trainer.learning_rate": "5e-5,3e-5,2e-5", "trainer.per_device_train_batch_size": "16,32"}
     assert sweeper.from_epoch == 2
     assert configured("act_cola", "preset=paper/act_cola").seeds == 5

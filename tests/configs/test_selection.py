@@ -11,12 +11,12 @@ from adadepth.errors import ConfigError
 from adadepth.training.arguments import training_arguments
 from adadepth.training.optimization import build_schedule
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 PLATEAU = ("trainer.schedule=plateau", "trainer.plateau_patience=1", "trainer.warmup_steps=0")
 
 
-@pytest.mark.parametrize(("root", "metric", "greater"), quick_one_in(2, [
+@pytest.mark.parametrize(("root", "metric", "greater"), keep_one_quick(2, [
     ("act_sst2", "eval_score", True), ("act_sst2", "eval_loss", False), ("act_hops", "token_accuracy", True),
     ("act_hops", "eval_loss", False), ("act_stsb", "eval_pearson", True), ("act_tiny", "eval_mlm_accuracy", True),
     ("loop_tiny", "eval_perplexity", False),
@@ -49,7 +49,7 @@ EXITS = "model.trains=exits"
 GATE = "model.objective=gate_alone model.gate=true model.exit_rule=null"
 
 
-@pytest.mark.parametrize(("root", "overrides", "refused", "able"), quick_one_in(3, [
+@pytest.mark.parametrize(("root", "overrides", "refused", "able"), keep_one_quick(3, [
     ("exit_retrofit", "trainer.metric_for_best_model=eval_perplexity", "trainer.metric_for_best_model", "eval_loss"),
     ("exit_retrofit", "trainer.metric_for_best_model=eval_lm_loss trainer.early_stopping_patience=2",
      "trainer.metric_for_best_model", "eval_loss"),
@@ -71,7 +71,7 @@ def test_a_metric_of_frozen_parts_selects_nothing(root: str, overrides: str, ref
         configured(root, *overrides.split())
 
 
-@pytest.mark.parametrize(("root", "overrides"), quick_one_in(3, [
+@pytest.mark.parametrize(("root", "overrides"), keep_one_quick(3, [
     ("exit_retrofit", ""),
     ("exit_retrofit", "optimise=eval/loss"),
     ("exit_retrofit", "model.exit_rule=margin:0.5 trainer.metric_for_best_model=eval_perplexity"),

@@ -15,8 +15,8 @@ from adadepth.cli.validation import build_config
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
 from adadepth.config.fingerprint import hash_result_settings, select_result_settings
 from adadepth.runtime.plain_yaml import parse_yaml
-from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, choose_root, composed, configured
-from tests.marks_support import mostly_slow
+from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, choose_root, compose_config, configured
+from tests.marks_support import mark_mostly_slow
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
@@ -35,7 +35,7 @@ def test_compositions_of_these_tests_equal_those_of_hydra(root: str, overrides: 
     register_schema()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         whole = compose(root, overrides=overrides)
-    config = composed(root, *overrides)
+    config = compose_config(root, *overrides)
     overrides_of_task = set(config.hydra.overrides.task)
     with open_dict(config):
         del config["hydra"]
@@ -59,7 +59,7 @@ def test_configurations_of_glue_differ_in_their_task_alone() -> None:
 DISTINCT = [root for root in ROOTS if root not in LIKE_COLA or root.endswith("_sst2")]
 
 
-@pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root in DISTINCT[::2]))
+@pytest.mark.parametrize("root", mark_mostly_slow(ROOTS, lambda root: root in DISTINCT[::2]))
 def test_every_root_composes_under_its_own_name(root: str) -> None:
     config = configured(root, *NEEDS_OF_ROOTS.get(root, []))
     assert isinstance(config, ExperimentConfig)
@@ -79,19 +79,20 @@ CHOSEN = list_options_of_roots()
 NAMED = [option for option in OPTIONS if option not in CHOSEN]
 
 
-@pytest.mark.parametrize(("group", "option"), mostly_slow(OPTIONS, lambda option: option in NAMED[::3]))
+@pytest.mark.parametrize(("group", "option"), mark_mostly_slow(OPTIONS, lambda option: option in NAMED[::3]))
 def test_every_option_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: name)  # some are extras
     configured(choose_root(group, option), f"{group}={option}", *NEEDS.get((group, option), []))
 
 
 @pytest.mark.parametrize(
-    ("task", "family"), mostly_slow(itertools.product(GLUE, ["ponder", "act", "exit"]), lambda case: case[0] == "cola")
+    ("task", "family"),
+    mark_mostly_slow(itertools.product(GLUE, ["ponder", "act", "exit"]), lambda case: case[0] == "cola"),
 )
 def test_every_glue_root_takes_every_family(task: str, family: str) -> None:
     """Check all options at once: they belong to different groups, and none sets what another sets."""
     options = ("logger=wandb", "trainer=finetune_lamb", "model=albert_mini", "sweep=glue")
-    node = composed(f"{family}_{task}", *options)
+    node = compose_config(f"{family}_{task}", *options)
     config = build_config(node)
     assert config.dataset.name == task
     assert config.trainer.metric_for_best_model == "eval_score"

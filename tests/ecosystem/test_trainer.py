@@ -9,13 +9,13 @@ from transformers import Trainer, TrainingArguments
 
 from tests.ecosystem.families_under_test import CASES, build_targets
 from tests.ecosystem.model_tests import BATCH
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 # The first head of each family is a quick test.
 HEADS = [
     head
     for case in CASES
-    for head in quick_one_in(
+    for head in keep_one_quick(
         99, [pytest.param(case, head, id=head.__name__) for head in case.models() if build_targets(head)]
     )
 ]
@@ -29,7 +29,7 @@ def draw_examples(case, head, config):
     return [{name: value[row] for name, value in batch.items()} for row in range(BATCH)]
 
 
-@pytest.mark.parametrize(("case", "head"), quick_one_in(3, HEADS))
+@pytest.mark.parametrize(("case", "head"), keep_one_quick(3, HEADS))
 def test_the_stock_trainer_trains_and_evaluates(case, head, tmp_path):
     config = case.config()
     model, data = head(config), draw_examples(case, head, config)

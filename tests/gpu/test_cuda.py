@@ -7,19 +7,19 @@ import torch
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, ParXLConfig, ParXLSupernet, tasks
 from adadepth.models.albert_act.ragged import _REPACK_SAVES
-from tests.albert_act_support import labelled_batch, prescribe
+from tests.albert_act_support import make_labelled_batch, prescribe
 from tests.configs.support import configured
 from tests.gpu.device_support import DEVICE, IS_CUDA, move
-from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
+from tests.models_support import make_padded_batch, make_small_config, make_small_ponder, spread_depths
 
 pytestmark = pytest.mark.gpu
 
 
 def test_float32_equals_the_cpu():
     torch.manual_seed(0)
-    model = AlbertActModel(small_config(num_hidden_layers=12)).eval()
+    model = AlbertActModel(make_small_config(num_hidden_layers=12)).eval()
     spread_depths(model, bias=-4.0)
-    batch = padded_batch(lengths=(12, 9, 5, 1))
+    batch = make_padded_batch(lengths=(12, 9, 5, 1))
     with torch.no_grad():
         expected = model(**batch)
         got = model.to(DEVICE)(**move(batch))
@@ -31,9 +31,9 @@ def test_float32_equals_the_cpu():
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])
 def test_low_precision_halts_in_float32(precision, attention):
     torch.manual_seed(0)
-    model = AlbertActModel(small_config(hidden_size=64)).eval()
+    model = AlbertActModel(make_small_config(hidden_size=64)).eval()
     spread_depths(model)
-    batch = padded_batch()
+    batch = make_padded_batch()
     valid = batch["attention_mask"].bool()
     with torch.no_grad():
         exact = model(**batch)
@@ -49,10 +49,10 @@ def test_low_precision_halts_in_float32(precision, attention):
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16, torch.float16])
 def test_ragged_equals_dense(precision):
     """Compare with prescribed depths, which cannot differ; half precision uses variable-length attention."""
-    batch = padded_batch(lengths=(12, 9, 5, 1))
+    batch = make_padded_batch(lengths=(12, 9, 5, 1))
     depths = torch.randint(1, 7, batch["input_ids"].shape, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
-    model = AlbertActModel(small_config(hidden_size=64, num_attention_heads=2, initializer_range=0.2)).to(DEVICE)
+    model = AlbertActModel(make_small_config(hidden_size=64, num_attention_heads=2, initializer_range=0.2)).to(DEVICE)
     prescribe(model, depths.to(DEVICE))
     results = []
     for name in ("dense", "ragged"):
@@ -76,8 +76,8 @@ def test_ragged_equals_dense(precision):
 
 def test_compiled_equals_eager():
     torch.manual_seed(0)
-    model = AlbertActForPreTraining(small_config()).to(DEVICE).train()
-    batch = move(labelled_batch(AlbertActForPreTraining))
+    model = AlbertActForPreTraining(make_small_config()).to(DEVICE).train()
+    batch = move(make_labelled_batch(AlbertActForPreTraining))
     eager = model(**batch)
     backend = "inductor" if IS_CUDA else "aot_eager"  # a compiler of C++ takes minutes
     compiled = torch.compile(model, backend=backend)(**batch)
@@ -98,7 +98,7 @@ def test_a_run_trains_and_reports(tmp_path, precision):
 
 @pytest.mark.parametrize("rule", ["quantile:0.5", "sample", "expectation", "patience:2", "confidence:0.6"])
 def test_examples_leave_the_batch_as_on_the_cpu(rule):
-    model, batch = small_ponder(num_labels=3), padded_batch((10, 7, 2, 12, 5, 9))
+    model, batch = make_small_ponder(num_labels=3), make_padded_batch((10, 7, 2, 12, 5, 9))
 
     def evaluate(moved, **options):
         with torch.no_grad():
@@ -113,7 +113,7 @@ def test_examples_leave_the_batch_as_on_the_cpu(rule):
 
 
 def test_ponder_trains_in_low_precision_with_a_float32_distribution():
-    model, batch = small_ponder(num_labels=3).to(DEVICE).train(), move(padded_batch((10, 7, 2)))
+    model, batch = make_small_ponder(num_labels=3).to(DEVICE).train(), move(make_padded_batch((10, 7, 2)))
     with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
         outputs = model(**batch, labels=torch.tensor([0, 1, 2], device=DEVICE))
     outputs.loss.backward()

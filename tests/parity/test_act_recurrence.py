@@ -5,7 +5,7 @@ import torch
 from transformers import AlbertConfig, AlbertForPreTraining, AlbertModel
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, convert_reference_state_dict
-from tests.models_support import padded_batch, small_config, spread_depths
+from tests.models_support import make_padded_batch, make_small_config, spread_depths
 from tests.parity.act_variants import encode_variant
 
 
@@ -13,12 +13,12 @@ from tests.parity.act_variants import encode_variant
 @pytest.mark.parametrize("max_updates", [6, 12, 24])
 def test_equals_plain_loop_for_any_batch_and_padding(max_updates, attention):
     torch.manual_seed(1)
-    config = small_config(num_hidden_layers=max_updates)
+    config = make_small_config(num_hidden_layers=max_updates)
     model = AlbertActModel(config).eval()
     model.set_attn_implementation(attention)
     spread_depths(model, bias=-4.0)
     lengths = (10, 7, 1, 12)
-    batch = padded_batch(lengths)
+    batch = make_padded_batch(lengths)
     with torch.no_grad():
         outputs = model(**batch)
     weights = model.state_dict()
@@ -42,11 +42,11 @@ def test_equals_plain_loop_for_any_batch_and_padding(max_updates, attention):
 def test_one_update_equals_one_layer_of_albert():
     """Check p = 1: every token gets exactly one update of weight 1, as in an ALBERT of depth one."""
     albert = AlbertModel(_build_albert_config(num_hidden_layers=1)).eval()
-    model = AlbertActModel(small_config(halt_bias_init=30.0)).eval()
+    model = AlbertActModel(make_small_config(halt_bias_init=30.0)).eval()
     report = model.load_state_dict(convert_reference_state_dict("albert_act", albert.state_dict()), strict=False)
     assert report.missing_keys == [f"encoder.albert_layer.act.dense.{kind}" for kind in ("weight", "bias")]
     assert not report.unexpected_keys
-    batch = padded_batch()
+    batch = make_padded_batch()
     with torch.no_grad():
         ours, theirs = model(**batch), albert(**batch)
     assert set(ours.updates[batch["attention_mask"].bool()].tolist()) == {1.0}
@@ -59,12 +59,12 @@ def test_never_halting_equals_albert_of_full_depth():
     """Check p = 0 with the whole weight on the last output: the separate-stream rules are plain ALBERT."""
     albert = AlbertForPreTraining(_build_albert_config(num_hidden_layers=6)).eval()
     weights = convert_reference_state_dict("albert_act", albert.state_dict())
-    batch = padded_batch()
+    batch = make_padded_batch()
     valid = batch["attention_mask"].bool()
     with torch.no_grad():
         expected = albert(**batch)
     for rule in ("graves", "accumulated", "basic"):
-        config = small_config(halt_bias_init=-60.0, cap_remainder="forced", state_rule=rule)
+        config = make_small_config(halt_bias_init=-60.0, cap_remainder="forced", state_rule=rule)
         model = AlbertActForPreTraining(config).eval()
         model.load_state_dict(weights, strict=False)
         with torch.no_grad():
@@ -76,6 +76,6 @@ def test_never_halting_equals_albert_of_full_depth():
 
 
 def _build_albert_config(**changes):
-    config = small_config()
+    config = make_small_config()
     names = ("vocab_size", "embedding_size", "hidden_size", "num_attention_heads", "intermediate_size")
     return AlbertConfig(**{name: getattr(config, name) for name in names}, max_position_embeddings=32, **changes)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.parity.routed_variants import PlainModel, PlainRow, compute_plain_balance
 from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, build_routed, check_close
 
@@ -90,7 +90,7 @@ def compute_expected_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
     return losses | {"routing": sum(depth**2 for depth in depths) / tokens}
 
 
-@pytest.mark.parametrize(("name", "training"), mostly_slow(product(SETTINGS, (True, False)), QUICK.__contains__))
+@pytest.mark.parametrize(("name", "training"), mark_mostly_slow(product(SETTINGS, (True, False)), QUICK.__contains__))
 def test_a_routed_model_equals_the_plain_loop(name: str, training: bool) -> None:
     model = build_routed(**SETTINGS[name], z_weight=1.0, routing_weight=1.0).train(training)
     with torch.no_grad():

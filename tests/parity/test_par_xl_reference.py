@@ -7,7 +7,7 @@ import torch
 
 from adadepth.models.par_xl.modeling import Context
 from adadepth.models.par_xl.reference import compute_log_probabilities
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.parity.par_xl_variants import run_plain_supernet
 from tests.unit.models.par_xl_support import ORIGINAL, build_network, build_supernet, draw_words
 
@@ -36,7 +36,7 @@ def run_plain(model, ids, mixes, memory, context=None):
     return torch.stack([torch.stack(row) for row in logits]), inputs
 
 
-@pytest.mark.parametrize("attention", quick_one_in(2, ["sdpa", "eager"]))
+@pytest.mark.parametrize("attention", keep_one_quick(2, ["sdpa", "eager"]))
 @pytest.mark.parametrize(
     "changes",
     [

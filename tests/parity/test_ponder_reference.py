@@ -11,7 +11,7 @@ from adadepth.errors import CheckpointError
 from adadepth.halting.distribution import TRUNCATIONS
 from adadepth.models.ponder import reference
 from adadepth.models.shared.albert.stepper import Reading
-from tests.models_support import SMALL, padded_batch, small_ponder
+from tests.models_support import SMALL, make_padded_batch, make_small_ponder
 from tests.parity.ponder_variants import build_reference_layout, compute_plain_pmf
 from tests.parity.references_support import select_options
 
@@ -49,7 +49,7 @@ def test_equals_the_reference_classifier(attention):
     converted = convert_reference_state_dict("ponder_albert", weights)
     assert all(weight is weights[rename_original(name)] for name, weight in converted.items())
     model.load_state_dict(converted)
-    batch, labels = padded_batch((10, 7, 2, 12)), torch.tensor([0, 2, 1, 1])
+    batch, labels = make_padded_batch((10, 7, 2, 12)), torch.tensor([0, 2, 1, 1])
     with torch.no_grad():
         outputs = model(**batch, labels=labels)
     options = select_options(reference.forward, config)
@@ -74,10 +74,10 @@ def test_a_name_outside_the_reference_layout_is_refused():
 @pytest.mark.parametrize("direction", ["posterior_prior", "prior_posterior"])
 @pytest.mark.parametrize("truncation", TRUNCATIONS)
 def test_losses_equal_a_plain_loop(truncation, direction):
-    model = small_ponder(num_labels=3, truncation=truncation, kl_direction=direction, kl_penalty_factor=0.5)
+    model = make_small_ponder(num_labels=3, truncation=truncation, kl_direction=direction, kl_penalty_factor=0.5)
     labels = torch.tensor([0, 2, 1])
     with torch.no_grad():
-        outputs = model(**padded_batch(), labels=labels)
+        outputs = model(**make_padded_batch(), labels=labels)
     posteriors = [compute_plain_pmf(row, truncation) for row in outputs.halting_probabilities.tolist()]
     prior = compute_plain_pmf([0.1] * 6, "leftover" if truncation in ("none", "palbert") else truncation)
     task = divergence = 0.0
@@ -107,7 +107,7 @@ def test_halting_at_the_last_step_only_equals_albert(depth, tmp_path):
         return Reading(state[:, 0], certain)
 
     model.read = read
-    batch = padded_batch()
+    batch = make_padded_batch()
     with torch.no_grad():
         outputs = model(**batch, exit_rule="quantile:0.5")
         expected = albert(**batch).last_hidden_state
@@ -120,5 +120,5 @@ def test_halting_at_the_last_step_only_equals_albert(depth, tmp_path):
 @pytest.mark.parametrize("truncation", TRUNCATIONS)
 def test_the_uniform_prior_is_uniform_whatever_the_truncation(truncation):
     with torch.no_grad():
-        outputs = small_ponder(prior="uniform", truncation=truncation)(**padded_batch(), run_all_steps=True)
+        outputs = make_small_ponder(prior="uniform", truncation=truncation)(**make_padded_batch(), run_all_steps=True)
     torch.testing.assert_close(outputs.prior.pmf, torch.full((6,), 1 / 6))

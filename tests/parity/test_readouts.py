@@ -18,9 +18,14 @@ from adadepth import (
 )
 from adadepth.errors import ConfigError
 from adadepth.models.albert_act.reference import apply_linear, normalise
-from tests.albert_act_support import every_repack, labelled_batch, prescribe, prescribed_probabilities
-from tests.marks_support import quick_one_in
-from tests.models_support import padded_batch, small_config, spread_depths
+from tests.albert_act_support import (
+    compute_prescribed_probabilities,
+    make_labelled_batch,
+    prescribe,
+    repack_at_every_halt,
+)
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_padded_batch, make_small_config, spread_depths
 from tests.parity.act_variants import encode_variant
 
 LENGTHS, STEPS, WEIGHT = (10, 7, 1), 5, 0.3
@@ -35,7 +40,7 @@ WITH_READOUTS = (
 
 @pytest.fixture(autouse=True, scope="module")
 def _force_repacking():
-    with every_repack():
+    with repack_at_every_halt():
         yield
 
 
@@ -44,7 +49,7 @@ def build_model(model_class, rule="single", **changes):
     torch.manual_seed(0)
     settings = {"num_hidden_layers": STEPS, "num_labels": 3, "initializer_range": 0.2, "act_penalty": 0.01}
     settings |= {"classifier_dropout_prob": 0.0, "readout_weight": WEIGHT, "state_rule": rule}
-    return model_class(small_config(**(settings | changes))).double()
+    return model_class(make_small_config(**(settings | changes))).double()
 
 
 def build_depths(shape):
@@ -77,7 +82,7 @@ def compute_plain_readouts(model, batch, depths):
             model.config,
             batch["input_ids"][row, :length],
             batch["token_type_ids"][row, :length],
-            prescribed=prescribed_probabilities(depths)[row, :length].tolist(),
+            prescribed=compute_prescribed_probabilities(depths)[row, :length].tolist(),
         ).trails
         labels = batch["labels"][row]
         for token in range(length) if labels.dim() else [0]:
@@ -97,10 +102,10 @@ def compute_plain_readouts(model, batch, depths):
 
 
 @pytest.mark.parametrize("name", ["dense", "ragged"])
-@pytest.mark.parametrize("rule", quick_one_in(2, ["single", "graves"]))
+@pytest.mark.parametrize("rule", keep_one_quick(2, ["single", "graves"]))
 @pytest.mark.parametrize("model_class", WITH_READOUTS[:3])
 def test_equals_a_loop_over_tokens_and_iterations(model_class, rule, name):
-    model, batch = build_model(model_class, rule, execution=name), labelled_batch(model_class)
+    model, batch = build_model(model_class, rule, execution=name), make_labelled_batch(model_class)
     depths = build_depths(batch["input_ids"].shape)
     prescribe(model.albert, depths)
     outputs = model(**batch)
@@ -115,10 +120,12 @@ def test_equals_a_loop_over_tokens_and_iterations(model_class, rule, name):
         assert (actual - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7 * scale, key
 
 
-@pytest.mark.parametrize(("rule", "recall"), quick_one_in(2, [("single", False), ("graves", False), ("graves", True)]))
+@pytest.mark.parametrize(
+    ("rule", "recall"), keep_one_quick(2, [("single", False), ("graves", False), ("graves", True)])
+)
 @pytest.mark.parametrize("model_class", WITH_READOUTS)
 def test_dense_equals_ragged(model_class, rule, recall):
-    model, batch = build_model(model_class, rule, recall=recall), labelled_batch(model_class)
+    model, batch = build_model(model_class, rule, recall=recall), make_labelled_batch(model_class)
     depths = build_depths(batch["input_ids"].flatten(0, -2).shape)
     prescribe(model.albert, depths)
     by_execution = {}
@@ -140,9 +147,9 @@ def test_dense_equals_ragged(model_class, rule, recall):
 def test_states_are_those_of_every_iteration(rule):
     """Compare with the recorded hidden states, which contain all tokens."""
     torch.manual_seed(0)
-    model = AlbertActModel(small_config(state_rule=rule, initializer_range=0.2)).double().eval()
+    model = AlbertActModel(make_small_config(state_rule=rule, initializer_range=0.2)).double().eval()
     spread_depths(model)
-    batch, slots = padded_batch(LENGTHS), torch.tensor([0, 3, 9, 11, 14, 24, 30])
+    batch, slots = make_padded_batch(LENGTHS), torch.tensor([0, 3, 9, 11, 14, 24, 30])
     for name in ("dense", "ragged") if rule in ("single", "graves") else ("dense",):
         model.config.execution = name
         outputs = model(**batch, output_hidden_states=True, readout_slots=slots)
@@ -155,7 +162,7 @@ def test_states_are_those_of_every_iteration(rule):
 def test_values_and_several_classes(problem):
     regression = problem == "regression"
     model = build_model(AlbertActForSequenceClassification, num_labels=1 if regression else 3, problem_type=problem)
-    batch = padded_batch(LENGTHS)
+    batch = make_padded_batch(LENGTHS)
     labels = torch.tensor([0.5, 2.0, -1.0]) if regression else torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1]])
     outputs = model(**batch, labels=labels, output_hidden_states=True)
     total = 0.0
@@ -173,7 +180,7 @@ def test_values_and_several_classes(problem):
 @pytest.mark.parametrize("model_class", WITH_READOUTS)
 def test_halves_of_a_batch_add_up_to_the_whole(model_class):
     """Check losses normalised by the counts of the whole step, as gradient accumulation and distributed runs need."""
-    model, batch = build_model(model_class).eval(), labelled_batch(model_class)
+    model, batch = build_model(model_class).eval(), make_labelled_batch(model_class)
     counts = model.count_targets(batch)
     whole = model(**batch)
     assert counts.keys() == whole.loss_parts.keys()
@@ -187,7 +194,7 @@ def test_halves_of_a_batch_add_up_to_the_whole(model_class):
 @pytest.mark.parametrize("model_class", WITH_READOUTS)
 def test_weight_zero_changes_nothing(model_class, tmp_path):
     """Check that no part and no count is added, and that configurations without the key load with weight 0."""
-    model, batch = build_model(model_class, readout_weight=0.0), labelled_batch(model_class)
+    model, batch = build_model(model_class, readout_weight=0.0), make_labelled_batch(model_class)
     outputs = model(**batch)
     assert "readouts" not in outputs.loss_parts
     assert "readouts" not in model.count_targets(batch)
@@ -203,7 +210,7 @@ def test_weight_zero_changes_nothing(model_class, tmp_path):
 
 def test_padding_and_ignored_labels_do_not_count():
     model = build_model(AlbertActForTokenClassification)
-    batch = labelled_batch(AlbertActForTokenClassification)
+    batch = make_labelled_batch(AlbertActForTokenClassification)
     wide = {name: F.pad(value, (0, 5), value=-100 if name == "labels" else 0) for name, value in batch.items()}
     parts = [model(**inputs).loss_parts["readouts"] for inputs in (batch, wide)]
     torch.testing.assert_close(parts[1], parts[0], atol=1e-6, rtol=0)
@@ -213,6 +220,6 @@ def test_padding_and_ignored_labels_do_not_count():
 
 def test_invalid_weights_are_refused():
     with pytest.raises(ConfigError, match=r"readout_weight=0\.5: question answering has no readouts; set it to 0"):
-        AlbertActForQuestionAnswering(small_config(readout_weight=0.5))
+        AlbertActForQuestionAnswering(make_small_config(readout_weight=0.5))
     with pytest.raises(ConfigError, match=r"readout_weight=-1\.0 must be at least 0"):
-        small_config(readout_weight=-1.0)
+        make_small_config(readout_weight=-1.0)

@@ -29,9 +29,9 @@ from adadepth.models.par_xl import reference as par_xl
 from adadepth.models.ponder import reference as ponder
 from adadepth.models.routed import reference as routed
 from adadepth.models.trm import reference as trm
-from tests.albert_act_support import labelled_batch
-from tests.marks_support import mostly_slow
-from tests.models_support import MOVING, padded_batch, small_config, spread_depths
+from tests.albert_act_support import make_labelled_batch
+from tests.marks_support import mark_mostly_slow
+from tests.models_support import MOVING, make_padded_batch, make_small_config, spread_depths
 from tests.parity.references_support import copy_weights, select_options
 from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, SCORES, draw_texts, set_scores
 from tests.unit.models.early_exit.early_exit_support import build_early_exit
@@ -68,9 +68,9 @@ def pair_losses(outputs: Any, expected: Any) -> dict[str, tuple[Tensor, Tensor]]
 
 def compare_albert_act(seed: int, training: bool) -> Comparison:
     torch.manual_seed(seed)
-    model = AlbertActForPreTraining(small_config(initializer_range=0.3, act_penalty=0.01)).double().train(training)
+    model = AlbertActForPreTraining(make_small_config(initializer_range=0.3, act_penalty=0.01)).double().train(training)
     spread_depths(model, scale=3.0)
-    batch = labelled_batch(AlbertActForPreTraining) | {"sentence_order_label": torch.tensor([0, 1, 1])}
+    batch = make_labelled_batch(AlbertActForPreTraining) | {"sentence_order_label": torch.tensor([0, 1, 1])}
     outputs = model(**batch)
     weights = copy_weights(model)
     expected = albert_act.forward(weights, **batch, **select_options(albert_act.forward, model.config))
@@ -96,7 +96,7 @@ def compare_ponder(seed: int, training: bool) -> Comparison:
         model.ponder[-1].weight.mul_(0.25)
         model.ponder[-1].bias.fill_(-1.0)
     model = model.double().train(training)
-    batch = padded_batch((10, 7, 2, 12), seed=seed) | {"labels": torch.tensor([0, 2, 1, 1])}
+    batch = make_padded_batch((10, 7, 2, 12), seed=seed) | {"labels": torch.tensor([0, 2, 1, 1])}
     levels = torch.rand(4, generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(seed)
     outputs = model(**batch, exit_rule="sample", run_all_steps=True, generator=generator)
@@ -257,7 +257,7 @@ COMPARISONS: dict[str, Callable[[int, bool], Comparison]] = {
 
 
 @pytest.mark.parametrize(
-    ("family", "seed", "training"), mostly_slow(product(COMPARISONS, SEEDS, (True, False)), is_quick)
+    ("family", "seed", "training"), mark_mostly_slow(product(COMPARISONS, SEEDS, (True, False)), is_quick)
 )
 def test_a_family_equals_its_reference(family: str, seed: int, training: bool) -> None:
     model, weights, depths, pairs, losses = COMPARISONS[family](seed, training)

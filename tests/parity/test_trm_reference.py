@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from adadepth import TrmForPuzzles
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.trm_published_support import SUDOKU, build_published_arch
 
 _FOLDERS = {"trm": os.environ.get("ADADEPTH_TRM"), "hrm": os.environ.get("ADADEPTH_HRM")}
@@ -93,7 +93,7 @@ def run_published(model: Any, cells: Tensor, kinds: Tensor, steps: int) -> tuple
     return torch.stack(logits, dim=1), torch.stack(halting, dim=1)
 
 
-@pytest.mark.parametrize("steps", quick_one_in(2, STEPS))
+@pytest.mark.parametrize("steps", keep_one_quick(2, STEPS))
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from adadepth.config.choices import CapRemainder, StateRule
 from adadepth.halting.act import act_step, init_act, update_result, update_stream
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 PROBABILITIES = st.lists(st.lists(st.floats(0.0, 1.0, width=32), min_size=5, max_size=5), min_size=1, max_size=7).map(
     lambda rows: torch.tensor(rows, dtype=torch.float32)
@@ -107,7 +107,7 @@ def test_single_stream_unrolls_to_a_sum(probabilities, seed):
     torch.testing.assert_close(state[0].double(), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("rule", quick_one_in(2, StateRule))
+@pytest.mark.parametrize("rule", keep_one_quick(2, StateRule))
 @given(probabilities=PROBABILITIES)
 def test_which_rules_freeze_a_halted_state(rule, probabilities):
     state, halted = torch.randn(1, 1, 4), torch.zeros(1, 1)

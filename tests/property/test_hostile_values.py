@@ -23,7 +23,7 @@ from adadepth.cli.error_messages import format_config_error
 from adadepth.cli.keys import list_keys
 from adadepth.cli.validation import build_config
 from adadepth.errors import UserError
-from tests.configs.support import composed
+from tests.configs.support import compose_config
 
 # Configurations that together have every public key.
 _CONFIGS = (
@@ -82,7 +82,7 @@ def _check_no_files_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def _pickle_config(key: str) -> bytes:
     """Return a pickled configuration that has the key; unpickling takes a sixth of the time of a copy."""
     for root, *options in _CONFIGS:
-        config = composed(root, *options, *_READ_WITH.get(key, ()))
+        config = compose_config(root, *options, *_READ_WITH.get(key, ()))
         if _has_key(config, key):
             with open_dict(config):
                 config.hydra = {"overrides": {"task": list(config.hydra.overrides.task)}}  # the only part that is read
@@ -112,7 +112,7 @@ def check_value(key: str, value: Any) -> None:
 
 def test_every_key_is_in_a_configuration() -> None:
     """Check that new families or dataset types have all their keys in a configuration of `_CONFIGS`."""
-    configs = [composed(*arguments) for arguments in _CONFIGS]
+    configs = [compose_config(*arguments) for arguments in _CONFIGS]
     missing = [key for key in KEYS if not any(_has_key(config, key) for config in configs)]
     assert not missing, "add to _CONFIGS a configuration that has each of these keys"
 

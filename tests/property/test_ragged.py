@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from adadepth import AlbertActModel
 from adadepth.halting.active_set import take
 from adadepth.models.albert_act.ragged import _REPACK_SAVES
-from tests.albert_act_support import every_repack, prescribe, prescribed_probabilities
-from tests.models_support import small_config
+from tests.albert_act_support import compute_prescribed_probabilities, prescribe, repack_at_every_halt
+from tests.models_support import make_small_config
 from tests.parity.act_variants import encode_variant
 
 MAX_UPDATES = 5
@@ -19,7 +19,7 @@ NO_GRADIENT = "attention.key.bias"
 
 @pytest.fixture(autouse=True, scope="module")
 def _force_repacking():
-    with every_repack():
+    with repack_at_every_halt():
         yield
 
 
@@ -43,7 +43,7 @@ def draw_batches(draw):
 def make_model(depths, **changes):
     torch.manual_seed(0)
     changes = {"num_hidden_layers": MAX_UPDATES, "initializer_range": 0.2} | changes
-    model = AlbertActModel(small_config(**changes))
+    model = AlbertActModel(make_small_config(**changes))
     prescribe(model, depths)
     return model
 
@@ -113,7 +113,7 @@ def test_ragged_equals_a_loop_over_tokens(case):
             batch["input_ids"][row, real],
             batch["token_type_ids"][row, real],
             positions=real.nonzero().squeeze(1),
-            prescribed=prescribed_probabilities(depths)[row, real].tolist(),
+            prescribed=compute_prescribed_probabilities(depths)[row, real].tolist(),
         )
         assert outputs.updates[row, real].tolist() == updates
         torch.testing.assert_close(outputs.last_hidden_state[row, real], states, atol=1e-5, rtol=0)
@@ -151,7 +151,7 @@ def test_ragged_equals_dense_with_computed_probabilities(case, scale, bias):
     batch, _ = case
     for scope in ("token", "sequence"):
         torch.manual_seed(0)
-        config = small_config(num_hidden_layers=MAX_UPDATES, initializer_range=0.2, halting_scope=scope)
+        config = make_small_config(num_hidden_layers=MAX_UPDATES, initializer_range=0.2, halting_scope=scope)
         model = AlbertActModel(config).eval()
         with torch.no_grad():
             model.encoder.albert_layer.act.dense.weight.mul_(scale)

@@ -17,7 +17,7 @@ from adadepth.report.pages import write_report
 from adadepth.report.run_files import read_run
 from adadepth.runs.directory import read_record
 from adadepth.runtime.json_files import find_type_problem
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_exits import add_exit_files
@@ -90,7 +90,7 @@ def change_field(data: st.DataObject, run: Path, name: str) -> tuple[Any, ...]:
     return path
 
 
-@pytest.mark.parametrize("name", mostly_slow(NAMES, ("run.json", "exits.json").__contains__))
+@pytest.mark.parametrize("name", mark_mostly_slow(NAMES, ("run.json", "exits.json").__contains__))
 @given(data=st.data())
 @HEALTH
 def test_a_field_of_another_type_is_named_and_its_file_omitted(

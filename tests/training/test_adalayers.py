@@ -20,7 +20,7 @@ from transformers import (
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, ROOTS, configured
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.pages_support import check_costs
 from tests.training.support import assert_same_end, copy_interrupted_run, read_log
 
@@ -102,7 +102,7 @@ def run(tmp_path, base, root, *overrides):
     return record.parent, metric
 
 
-@pytest.mark.parametrize("root", mostly_slow(ADALAYERS, lambda root: root == "adalayers_conll"))
+@pytest.mark.parametrize("root", mark_mostly_slow(ADALAYERS, lambda root: root == "adalayers_conll"))
 def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
     directory, metric = run(tmp_path, base, root)
     record = json.loads((directory / "run.json").read_text())
@@ -307,7 +307,7 @@ def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
     assert rates[-1] < rates[0] / 3
 
 
-@pytest.mark.parametrize(("overrides", "error", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("overrides", "error", "message"), keep_one_quick(3, [
     (("model.distribution_cutoff=0.25",), ConfigError, "distribution_cutoff=0.25"),
     (("model.pick_one_layer_only=4",), ConfigError, "pick_one_layer_only=4"),
     (("model.topk_distribution=5",), ConfigError, "topk_distribution=5"),

@@ -17,7 +17,7 @@ from adadepth.models import ParXLForCausalLM, ParXLSupernet
 from adadepth.models.par_xl import latency
 from adadepth.tasks import architecture_search
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.pages_support import check_costs
 from tests.training.stream_support import build_stream_config, write_text
 from tests.training.support import mark_interrupted
@@ -295,7 +295,7 @@ def test_several_seeds_report_their_agreement(tmp_path):
 
 @pytest.mark.parametrize(
     "root",
-    mostly_slow(["par_tiny", "par_wikitext2", "par_base", "par_network"], lambda root: root == "par_tiny"),
+    mark_mostly_slow(["par_tiny", "par_wikitext2", "par_base", "par_network"], lambda root: root == "par_tiny"),
 )
 def test_every_shipped_search_trains(root, tmp_path):
     """Train two updates at the debug width, on a local text where the configuration's own is not at hand."""

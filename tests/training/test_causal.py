@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from adadepth import LoopedForCausalLM
 from adadepth.tasks import exit_study
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.runs_support import execute_run, read_json
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
@@ -135,7 +135,7 @@ def test_a_trained_model_is_fitted_to_a_budget(text: tuple[str, ...], tmp_path: 
     assert read_json(run / "model" / "config.json")["exit_rule"].startswith("margin:")
 
 
-@pytest.mark.parametrize(("root", "overrides", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("root", "overrides", "message"), keep_one_quick(3, [
     ("loop_tiny", ["dataset=stream_python_docs"], "is read as streams, by par_xl; looped reads blocks"),
     ("par_network", ["dataset=causal_python_docs"],
      "is read as blocks, by early_exit, looped or routed; par_xl reads streams"),

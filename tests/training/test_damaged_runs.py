@@ -16,7 +16,7 @@ from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import read_record
 from adadepth.tasks.budgets import split_into_halves
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.training.support import mark_interrupted
 
 EVALUATED = ("debug=default", "mode=evaluate", "trainer.disable_tqdm=true")
@@ -43,7 +43,7 @@ def write_nan_weight(model: Path) -> None:
     save_file(weights, model / "model.safetensors", {"format": "pt"})
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, ["model.safetensors", "config.json", "tokenizer.json"]))
+@pytest.mark.parametrize("name", keep_one_quick(3, ["model.safetensors", "config.json", "tokenizer.json"]))
 def test_a_changed_model_of_a_run_is_not_evaluated(run: Path, tmp_path: Path, name: str) -> None:
     with (run / "model" / name).open("ab") as file:
         file.write(b" ")
@@ -158,7 +158,7 @@ def test_a_link_or_folder_in_place_of_a_file_is_refused(run: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "line", quick_one_in(4, ["{broken", '{"step": "2", "time": 1.0}', '{"step": 2, "time": null}', "[1]"])
+    "line", keep_one_quick(4, ["{broken", '{"step": "2", "time": 1.0}', '{"step": 2, "time": null}', "[1]"])
 )
 def test_a_broken_line_of_the_log_stops_a_resume(run: Path, line: str) -> None:
     with (run / "metrics.jsonl").open("a") as file:

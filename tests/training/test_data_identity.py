@@ -23,7 +23,7 @@ from adadepth.models.folder import read_config
 from adadepth.runs.checkpoints import checkpoints, get_checkpoint_step
 from adadepth.runs.data_identity import DataIdentity, digest_tokenizer
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.training.finetune_support import SMALL
 from tests.training.support import mark_interrupted
 from tests.unit.data.labelled_support import write_splits
@@ -92,7 +92,7 @@ def evaluate(run: Path, family: str, *overrides: str) -> float:
     return metric
 
 
-@pytest.fixture(scope="module", params=mostly_slow(FAMILIES, lambda family: family == "act"))
+@pytest.fixture(scope="module", params=mark_mostly_slow(FAMILIES, lambda family: family == "act"))
 def trained_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     folder = tmp_path_factory.mktemp(request.param)
     data = write_table(folder / "data")

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
 from tests.configs.support import GLUE, configured
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.pages_support import check_costs
 from tests.training.finetune_support import SMALL, run
 from tests.training.support import assert_same_end, copy_interrupted_run
@@ -42,7 +42,7 @@ def write_table(folder, config):
 
 @pytest.mark.parametrize(
     ("family", "task"),
-    mostly_slow(
+    mark_mostly_slow(
         itertools.product(["ponder", "act"], GLUE),
         lambda case: case == ("act", "cola"),
     ),
@@ -77,7 +77,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("model", mostly_slow(FAMILIES, lambda model: model == "pabee_mini"))
+@pytest.mark.parametrize("model", mark_mostly_slow(FAMILIES, lambda model: model == "pabee_mini"))
 def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained):
     overrides = [f"model={model}", *SMALL]
     if model.endswith("_pretrained"):
@@ -104,7 +104,7 @@ def test_every_trainer_of_fine_tuning_runs(option, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("root", "overrides"), quick_one_in(2, [
+@pytest.mark.parametrize(("root", "overrides"), keep_one_quick(2, [
     ("ponder_parity", ("dataset.size=12", "dataset.train_ones=[1,6]", "dataset.extrapolation_ones=[7,12]",
                        "dataset.easy_ones=4")),
     ("ponder_tiny", ("dataset=parity", *SMALL, "dataset.size=12", "dataset.train_ones=[1,6]",

@@ -10,8 +10,8 @@ from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
 from adadepth.halting.distribution import continuation_losses
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow, quick_one_in
-from tests.models_support import padded_batch, small_ponder
+from tests.marks_support import keep_one_quick, mark_mostly_slow
+from tests.models_support import make_padded_batch, make_small_ponder
 from tests.training.support import assert_same_end, copy_interrupted_run
 
 TOKENS = (
@@ -48,7 +48,7 @@ def is_halting(name):
     return name.startswith(("ponder.", "halting."))
 
 
-@pytest.fixture(scope="module", params=mostly_slow(FAMILIES, lambda family: family == "ponder_tiny"))
+@pytest.fixture(scope="module", params=mark_mostly_slow(FAMILIES, lambda family: family == "ponder_tiny"))
 def first_stage(request, tmp_path_factory):
     """Return a family's configuration, and a run of its first stage."""
     return request.param, run(tmp_path_factory.mktemp("first"), request.param)
@@ -87,14 +87,14 @@ def test_a_resumed_second_stage_is_the_one_that_was_never_stopped(first_stage, t
 
 @pytest.mark.parametrize("readout", ["tokens", "pooler"])
 def test_what_is_frozen_evaluates_and_only_the_head_gets_gradients(readout):
-    model = small_ponder(readout=readout, hidden_dropout_prob=0.3, classifier_dropout_prob=0.3)
+    model = make_small_ponder(readout=readout, hidden_dropout_prob=0.3, classifier_dropout_prob=0.3)
     labels = torch.tensor([0, 1, 0])
     with torch.no_grad():
-        expected = model(**padded_batch(), labels=labels)
+        expected = model(**make_padded_batch(), labels=labels)
     model.train()
     model.train_halting_alone(slope=10.0, threshold=0.1)
     for _ in range(2):
-        output = model(**padded_batch(), labels=labels)
+        output = model(**make_padded_batch(), labels=labels)
         assert torch.equal(output.step_logits, expected.step_logits), "no dropout"
         model.eval()
         model.train()
@@ -106,10 +106,10 @@ def test_what_is_frozen_evaluates_and_only_the_head_gets_gradients(readout):
 
 
 def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
-    model = small_ponder()
+    model = make_small_ponder()
     model.train_halting_alone(slope=10.0, threshold=0.1)
     labels = torch.tensor([0, 1, -100])  # the last step is no target
-    batch = padded_batch()
+    batch = make_padded_batch()
     assert {name: count.item() for name, count in model.count_targets({"labels": labels}).items()} == {"halting": 2}
     output = model(**batch, labels=labels)
     losses = torch.stack([-output.step_logits[row].log_softmax(-1)[:, labels[row]] for row in range(2)])
@@ -130,7 +130,7 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
 # ---- mistakes
 
 
-@pytest.mark.parametrize(("root", "overrides", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("root", "overrides", "message"), keep_one_quick(3, [
     ("ponder_tiny", ["halting.alone=true"], "model.pretrained: required by halting.alone=true"),
     ("ponder_tiny", ["halting.slope=3"], "halting: only used with halting.alone=true"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.slope=0"], "slope=0.0: must be above 0"),

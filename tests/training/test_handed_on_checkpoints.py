@@ -20,7 +20,7 @@ from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import find_checkpoint_error, seal_checkpoint
 from adadepth.training.callbacks import EarlyStoppingCallback
 from adadepth.training.ema import WeightAverageExtension
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.training.support import build_tiny_trainer
 
 OVERRIDES = ("trainer.max_steps=3", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
@@ -105,7 +105,7 @@ def test_weights_in_training_must_be_complete(
 
 @pytest.mark.parametrize(
     "change",
-    quick_one_in(3, [
+    keep_one_quick(3, [
         lambda s: s.update(updates="x"), lambda s: s.update(parts=[1]), lambda s: s.update(explosion=[1]),
         lambda s: s.update(parts={"a": [1.0, "nn"]}), lambda s: s.pop("loss"), lambda s: s.update(stateless={}),
     ]),

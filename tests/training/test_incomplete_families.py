@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, install_toy_family
 
 MODELING = Path("adadepth_router") / "modeling.py"
@@ -93,7 +93,7 @@ def test_a_missing_member_is_named(
     assert line.startswith(f"{OWN}{member} is missing; {words}"), line
 
 
-@pytest.mark.parametrize(("old", "new", "words"), quick_one_in(10, [
+@pytest.mark.parametrize(("old", "new", "words"), keep_one_quick(10, [
     ('depth_unit = "token"', 'depth_unit = "word"', "depth_unit='word' must be one of token, sequence"),
     ('exit_signals = frozenset({"logits"})', 'exit_signals = "logits"', "exit_signals='logits' must be a frozenset"),
     ("    def price(self, trace: DepthTrace) -> Work:", "    price = 3.0\n    def cost(self, trace):",
@@ -120,7 +120,7 @@ def test_a_wrong_member_is_named(
     assert line.startswith(words if words.startswith("error") else f"{OWN}{words}"), line
 
 
-@pytest.mark.parametrize(("old", "new", "words"), quick_one_in(4, [
+@pytest.mark.parametrize(("old", "new", "words"), keep_one_quick(4, [
     ("trace=stepper.trace(), ", "", f"{OUTPUT}trace must be a DepthTrace, not NoneType"),
     ("        return output\n", "        output.logits = None\n        return output\n",
      f"{OUTPUT}logits must be (B, T, C), not NoneType"),

@@ -14,7 +14,7 @@ from adadepth.config.experiment import LoraConfig
 from adadepth.errors import ConfigError
 from adadepth.runs.directory import read_record
 from adadepth.training.lora import add_adapters, list_trained_modules, merge_adapters, save_adapter
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
@@ -99,7 +99,7 @@ def test_a_run_is_evaluated_as_it_ended_and_resumes_bit_for_bit(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", quick_one_in(3, [name for name in BUILD if name not in ("mixture", "supernet", "act choices")])
+    "name", keep_one_quick(3, [name for name in BUILD if name not in ("mixture", "supernet", "act choices")])
 )
 def test_every_adapter_learns_and_merging_changes_nothing(name):
     """Check gradients: a layer that some kernel multiplied without its adapter would have none."""

@@ -11,7 +11,7 @@ import torch
 
 from adadepth.report.run_files import EXITS, MATCHED_BASELINE, read_run
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.runs_support import execute_run
 from tests.training.support import build_tiny_config, build_tiny_trainer
 
@@ -43,7 +43,7 @@ def load_first_batch(trainer: Any) -> dict[str, torch.Tensor]:
     return {name: batch[name] for name in INPUTS if name in batch}
 
 
-@pytest.mark.parametrize(("rule", "execution"), quick_one_in(2, [
+@pytest.mark.parametrize(("rule", "execution"), keep_one_quick(2, [
     ("single", "ragged"), ("single", "dense"), ("graves", "dense"), ("graves", "ragged"), ("sequences", "ragged"),
     ("sequences", "dense"),
 ]))  # fmt: skip

@@ -19,7 +19,7 @@ from adadepth.runs.hub import open_repository, push
 from adadepth.runs.model_card import write_card, write_layout_card
 from tests.configs.support import configured
 from tests.hub_support import Hub, serve_hub
-from tests.models_support import small_config
+from tests.models_support import make_small_config
 from tests.unit.models.early_exit.early_exit_support import build_early_exit
 
 TINY = ("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", "model.exit_rule=quantile:0.5")
@@ -97,7 +97,7 @@ def test_names_and_values_are_words_of_a_card_and_no_markup(tmp_path: Path) -> N
     config = configured("act_tiny", "debug=default")
     config.name = config.dataset.name = hostile
     record = {"final_metrics": {"eval/loss": 1.0}}
-    text = write_card(tmp_path, config, record, AlbertActForPreTraining(small_config()), hostile).read_text()
+    text = write_card(tmp_path, config, record, AlbertActForPreTraining(make_small_config()), hostile).read_text()
     card = ModelCard(text)
     assert card.data.license == "apache-2.0"
     assert card.data.model_name == hostile

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from adadepth.config.kinds import PRETRAINING_METRICS
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.training.gradients_support import run_first_update, run_three_budget_updates
 from tests.training.support import build_tiny_trainer
 
 
 @pytest.mark.parametrize(
-    ("reduction", "readouts"), quick_one_in(2, [("sum_tokens", "0"), ("mean_tokens", "0"), ("sum_tokens", "0.5")])
+    ("reduction", "readouts"), keep_one_quick(2, [("sum_tokens", "0"), ("mean_tokens", "0"), ("sum_tokens", "0.5")])
 )
 def test_accumulation_changes_no_gradient(tmp_path, reduction, readouts):
     switch = (f"model.penalty_reduction={reduction}", f"model.readout_weight={readouts}")

@@ -15,14 +15,14 @@ from adadepth.errors import ConfigError
 from adadepth.models.contract import DepthModel
 from adadepth.training.muon import find_hidden_matrices
 from adadepth.training.optimization import build_optimizer, build_schedule, parameter_groups
-from tests.models_support import small_config
+from tests.models_support import make_small_config
 from tests.toy_support import execute
 from tests.unit.models.early_exit.layerskip_support import write_layerskip
 from tests.unit.models.every_model_support import BUILD
 
 
 def test_groups_hold_every_parameter_once_and_decay_only_matrices():
-    model = AlbertActForPreTraining(small_config())
+    model = AlbertActForPreTraining(make_small_config())
     decayed, undecayed = parameter_groups(model, TrainerConfig(weight_decay=0.01))
     names = {id(p): name for name, p in model.named_parameters()}
     assert {names[id(p)] for p in undecayed["params"]} == {
@@ -207,7 +207,7 @@ def test_muon_is_refused_before_a_run_directory_exists(tmp_path, capsys):
 def test_muon_and_adamw_are_those_of_torch():
     """Check also after the state was stored and read, as by an interrupted run."""
     torch.manual_seed(0)
-    model, twin = (AlbertActForPreTraining(small_config()) for _ in range(2))
+    model, twin = (AlbertActForPreTraining(make_small_config()) for _ in range(2))
     twin.load_state_dict(model.state_dict())
     settings = TrainerConfig(
         optimizer=Optimizer.muon, learning_rate=0.01, weight_decay=0.1, muon_learning_rate=0.03, adam_epsilon=1e-8

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from adadepth import tasks
 from adadepth.errors import UserError
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 
 def evaluate(model: Path, out: Path, *overrides: str) -> None:
@@ -57,7 +57,7 @@ def add_tokens(model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "says"),
-    quick_one_in(
+    keep_one_quick(
         3,
         [
             (remove_tokenizer, "no tokenizer in this folder"),

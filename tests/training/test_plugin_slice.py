@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.pages_support import check_costs
-from tests.plugins_support import package_on_path
+from tests.plugins_support import install_package
 from tests.runs_support import execute_run, read_json, read_logged
 from tests.toy_support import execute, install_toy_family
 from tests.training.support import mark_interrupted
@@ -38,7 +38,7 @@ def _install_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     project = tomllib.loads((PLUGIN / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     site = tmp_path_factory.mktemp("site")
     with (
-        package_on_path(site, project["name"], project["entry-points"], PLUGIN),
+        install_package(site, project["name"], project["entry-points"], PLUGIN),
         install_toy_family(tmp_path_factory.mktemp("router")),
     ):
         yield
@@ -146,7 +146,7 @@ def test_help_lists_the_package(capfd: pytest.CaptureFixture[str]) -> None:
     assert "update_price: 0.0  # what an update of a token costs in the loss; at least 0" in printed
 
 
-@pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("arguments", "message"), keep_one_quick(3, [
     (("dataset.deepest=9",), "dataset.deepest=9: must be at most dataset.pairs=8"),
     (("dataset.pairs=20",), "dataset.sequence_length=16: there are 40 brackets"),
     (("dataset.stres=0",), "dataset.stres: unknown key (did you mean 'dataset.stress'"),

@@ -35,8 +35,8 @@ from adadepth.report.predictions import print_texts
 from adadepth.report.style import get_depth_color
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
-from tests.models_support import small_act, small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_small_act, make_small_ponder
 from tests.unit.data.tokenizers_support import build_streaming_tokenizer, tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.par_xl_support import SMALL as PAR
@@ -63,10 +63,10 @@ def build_puzzle_model() -> Any:
 
 
 MAKE: dict[str, Callable[[Path], Made]] = {
-    "act": lambda _: ("act_cola", small_act(AlbertActForSequenceClassification), WORDS),
-    "tagger": lambda _: ("act_pos", small_act(AlbertActForTokenClassification, num_labels=3), WORDS),
-    "masks": lambda _: ("act_tiny", small_act(AlbertActForPreTraining), WORDS),
-    "ponder": lambda _: ("ponder_tiny", small_ponder(exit_rule="quantile:0.5"), WORDS),
+    "act": lambda _: ("act_cola", make_small_act(AlbertActForSequenceClassification), WORDS),
+    "tagger": lambda _: ("act_pos", make_small_act(AlbertActForTokenClassification, num_labels=3), WORDS),
+    "masks": lambda _: ("act_tiny", make_small_act(AlbertActForPreTraining), WORDS),
+    "ponder": lambda _: ("ponder_tiny", make_small_ponder(exit_rule="quantile:0.5"), WORDS),
     "adalayers": lambda folder: ("adalayers_cola", build_adalayers(folder), WORDS),
     "puzzle": lambda _: ("trm_tiny", build_puzzle_model(), build_puzzle_tokenizer(".1234")),
     "next": lambda folder: ("par_tiny", build_language_model(folder), build_streaming_tokenizer()),
@@ -87,7 +87,7 @@ def run_prediction(kind: str, folder: Path, texts: Any, *overrides: str) -> tupl
     return json.loads(path.read_text()), (path.parent / "report.html").read_text(), model
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, ["act", "ponder", "adalayers"]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, ["act", "ponder", "adalayers"]))
 def test_classes_are_those_of_the_pipeline(kind: str, tmp_path: Path) -> None:
     answer, page, model = run_prediction(kind, tmp_path, TEXTS)
     expected = Pipeline(model, WORDS)(TEXTS)
@@ -122,7 +122,7 @@ def test_steps_of_a_text_are_those_of_the_exit_rules(tmp_path: Path) -> None:
     for row in answer["texts"]:
         assert len(row["steps"]) == 6
         for number, step in enumerate(row["steps"], start=1):
-            (expected,) = Pipeline(small_ponder(), WORDS, exit_rule=f"fixed:{number}")(" ".join(row["text"]))
+            (expected,) = Pipeline(make_small_ponder(), WORDS, exit_rule=f"fixed:{number}")(" ".join(row["text"]))
             assert (step["label"], step["score"]) == (expected.label, pytest.approx(expected.score, abs=1e-5))
         assert row["label"] == row["steps"][round(row["updates"]) - 1]["label"]
         assert f"{round(row['updates'])} (exit)" in page
@@ -243,7 +243,7 @@ def predict_table(kind: str, folder: Path, name: str, content: str, *overrides: 
 def test_rows_of_csv_keep_their_columns(tmp_path: Path) -> None:
     content = 'id,sentence,note\n7,"a cat, they said",=1+1\n8,,-2.5\n9,stop,"two\nlines"\n'
     rows = list(csv.DictReader(io.StringIO(predict_table("ponder", tmp_path, "mine.csv", content))))
-    expected = Pipeline(small_ponder(exit_rule="quantile:0.5"), WORDS)(["a cat, they said", "", "stop"])
+    expected = Pipeline(make_small_ponder(exit_rule="quantile:0.5"), WORDS)(["a cat, they said", "", "stop"])
     classes = [f"probability_{name}" for name in expected[0].scores]
     assert list(rows[0]) == ["id", "sentence", "note", "prediction", *classes, "updates"]
     assert [row["id"] for row in rows] == ["7", "8", "9"]
@@ -403,7 +403,7 @@ def test_lines_of_a_file_are_texts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    quick_one_in(
+    keep_one_quick(
         3,
         [
             'a, b: it\'s "so" (or not) = [x]?',
@@ -456,7 +456,7 @@ def test_unread_data_are_not_checked() -> None:
 def test_a_checkpoint_of_another_family_is_refused(tmp_path: Path) -> None:
     from adadepth.errors import CheckpointError
 
-    small_ponder().save_pretrained(tmp_path / "model")
+    make_small_ponder().save_pretrained(tmp_path / "model")
     config = configured("act_cola", "mode=predict", f"checkpoint={tmp_path}/model", "text=a")
     with pytest.raises(
         CheckpointError, match=r"contains a model of type ponder_albert, not albert_act; add model=ponder_albert_mini$"

@@ -20,7 +20,7 @@ from adadepth.tasks.finetune import build_finetuning_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.training.questions_support import list_overrides, write_tables
 
 NO_DROPOUT = ("model.classifier_dropout_prob=0", "model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
@@ -124,7 +124,7 @@ def build_trainer(tmp_path: Path, root: str, *overrides: str, **table: Any) -> t
     return trainer, config
 
 
-@pytest.mark.parametrize("root", quick_one_in(2, ["act_swag", "act_squad"]))
+@pytest.mark.parametrize("root", keep_one_quick(2, ["act_swag", "act_squad"]))
 def test_evaluation_does_not_depend_on_its_batch_size(root: str, tmp_path: Path) -> None:
     trainer, _ = build_trainer(tmp_path, root)
     small = trainer.evaluate()
@@ -138,7 +138,7 @@ def test_evaluation_does_not_depend_on_its_batch_size(root: str, tmp_path: Path)
         assert described.get("histogram") == histogram[name].get("histogram"), name
 
 
-@pytest.mark.parametrize("threshold", mostly_slow([-100.0, 0.0, 100.0], lambda threshold: threshold == 0.0))
+@pytest.mark.parametrize("threshold", mark_mostly_slow([-100.0, 0.0, 100.0], lambda threshold: threshold == 0.0))
 def test_answers_equal_a_plain_loop_over_all_windows(threshold: float, tmp_path: Path) -> None:
     trainer, config = build_trainer(
         tmp_path, "act_squad", "dataset=squad_v2", "trainer=albert_squad_v2",

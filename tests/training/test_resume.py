@@ -22,14 +22,14 @@ from adadepth.runs.checkpoints import (
 )
 from adadepth.training.callbacks import EarlyStoppingCallback
 from adadepth.training.depth_budget import TrainingBudget
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.training.support import build_tiny_trainer, clone_parameters, collect_losses, find_extension
 
 STEPS = 12
 
 
 @pytest.mark.parametrize(
-    ("accumulation", "workers"), mostly_slow([(1, 0), (1, 2), (2, 0), (2, 2)], lambda case: case == (2, 2))
+    ("accumulation", "workers"), mark_mostly_slow([(1, 0), (1, 2), (2, 0), (2, 2)], lambda case: case == (2, 2))
 )
 def test_resume_is_bit_exact_mid_epoch_and_at_its_end(tmp_path, workers, accumulation):
     overrides = (
@@ -74,7 +74,8 @@ def test_muon_resumes_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "recorded"), mostly_slow([("adamw", True), ("adamw", False), ("lamb", True)], lambda case: case[1])
+    ("optimizer", "recorded"),
+    mark_mostly_slow([("adamw", True), ("adamw", False), ("lamb", True)], lambda case: case[1]),
 )
 def test_a_checkpoint_with_since_frozen_parameters_resumes_bit_for_bit(tmp_path, monkeypatch, optimizer, recorded):
     """Check a checkpoint of earlier versions, which gave the optimizer the halting unit of a fixed depth, read by no
@@ -133,7 +134,7 @@ def budget_run(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", quick_one_in(3, [3, 6, 9]), ids=["grows", "falls", "stays"])
+@pytest.mark.parametrize("at", keep_one_quick(3, [3, 6, 9]), ids=["grows", "falls", "stays"])
 def test_a_budget_resumes_bit_for_bit(tmp_path, at, budget_run):
     """Check a resume before, in and after the ramp: weights, multiplier and depth are those of the whole run."""
     whole, folder = budget_run
@@ -202,7 +203,7 @@ UNEVEN = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("at", quick_one_in(3, [2, 5, 7]))
+@pytest.mark.parametrize("at", keep_one_quick(3, [2, 5, 7]))
 def test_a_resume_from_any_checkpoint_has_the_same_end(tmp_path, finished_run, at):
     """Check a resume between two lines of the log, and after the last update, which is in the middle of an epoch."""
     whole, folder = finished_run

@@ -23,7 +23,7 @@ from adadepth.report.run_files import read_run
 from adadepth.tasks.rivals import build_rival_config, choose_next_depth
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.training.support import read_log
 
 SHORT = (
@@ -126,7 +126,7 @@ def count_calls(model: nn.Module, name: str) -> int:
     return len(calls)
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, lambda name: name in ("multi_exit_albert", "routed layers")))
+@pytest.mark.parametrize("name", mark_mostly_slow(CASES, lambda name: name in ("multi_exit_albert", "routed layers")))
 def test_both_neighbours_of_the_compute_are_trained_at_their_depth(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     run(case, tmp_path)
@@ -197,7 +197,7 @@ def make_summary(case: Case, folder: Path) -> Path:
     return path.parent
 
 
-@pytest.mark.parametrize("name", mostly_slow(["multi_exit_albert", "looped labels"], lambda name: "multi" in name))
+@pytest.mark.parametrize("name", mark_mostly_slow(["multi_exit_albert", "looped labels"], lambda name: "multi" in name))
 def test_every_seed_of_a_summary_has_its_baselines(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     summary = make_summary(case, tmp_path)

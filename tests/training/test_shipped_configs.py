@@ -11,7 +11,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 from adadepth import tasks
 from adadepth.cli.checks.measures import may_be_logged
 from tests.configs.support import NEEDS, OPTIONS, choose_root, configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 
@@ -41,7 +41,7 @@ def write_wikitext2(tmp_path):
     return [f"dataset.path={folder}", "tokenizer.vocab_size=50"]
 
 
-@pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root == "act_tiny"))
+@pytest.mark.parametrize("root", mark_mostly_slow(ROOTS, lambda root: root == "act_tiny"))
 def test_every_shipped_root_trains(root, tmp_path):
     overrides = write_wikitext2(tmp_path) if root == "act_wikitext2" else []
     directory, metric = run(tmp_path, root, *overrides)

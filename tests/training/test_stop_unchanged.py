@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.training.supernet_gates import StopUnchanged
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.training.stream_support import build_stream_config, build_stream_trainer
 from tests.unit.models.par_xl_support import build_supernet
 
@@ -78,7 +78,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", quick_one_in(2, METHODS))
+@pytest.mark.parametrize("method", keep_one_quick(2, METHODS))
 def test_a_search_and_its_resume_end_at_the_same_update(tmp_path, method):
     """Find the expected update from the evaluations of a search without the rule."""
     settings = METHODS[method]

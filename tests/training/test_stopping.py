@@ -18,7 +18,7 @@ from adadepth.training.callbacks import StopCallback
 from adadepth.training.loss_tracking import UPDATES, DivergedError, ExplosionDetector
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.training.support import build_tiny_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ def test_non_finite_weights_are_not_saved(tmp_path):
     assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-2"]
 
 
-@pytest.mark.parametrize(("factor", "first"), quick_one_in(2, [(None, 0.001), (12.0, None)]))
+@pytest.mark.parametrize(("factor", "first"), keep_one_quick(2, [(None, 0.001), (12.0, None)]))
 def test_an_exploding_loss_ends_the_run_without_a_checkpoint_of_it(tmp_path, factor, first):
     """Let the loss explode from the fourth update on; for a first loss below 1, the limit is 10."""
     saving = ("trainer.save_strategy=steps", "trainer.save_steps=1", "trainer.save_total_limit=1")

@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoModelForPreTraining, AutoModelForTokenClassification
 
 from adadepth.models import contract
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.pages_support import check_costs
 from tests.runs_support import execute_run, read_json, read_logged
 from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, install_toy_family
@@ -121,7 +121,7 @@ def test_a_trained_model_is_fitted_to_depths(trained_run: Path, tmp_path: Path) 
     assert all(row["mean"] == pytest.approx(row["target"], rel=0.15) for row in budgets["rows"][1:])
 
 
-@pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("arguments", "message"), keep_one_quick(3, [
     ((*ROOT, "model.update_prise=1"), "model.update_prise: unknown key (did you mean 'model.update_price'?)"),
     ((*ROOT, "model.update_prise="), "model.update_prise: unknown key (did you mean 'model.update_price'?)"),
     ((*ROOT, "-m", "model.update_prise=1,2"), "unknown key (did you mean 'model.update_price'?)"),

@@ -14,7 +14,7 @@ from adadepth.config.data import MazePathConfig, SudokuConfig
 from adadepth.data.puzzles.generated import load_maze_path, load_sudoku
 from adadepth.models.trm.modeling import TrmForPuzzles
 from tests.pages_support import check_costs
-from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
+from tests.puzzles_support import MAZE, SUDOKU, Group, write_puzzle_arrays, write_puzzle_table
 from tests.runs_support import execute_run, read_json, read_logged
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
@@ -310,11 +310,11 @@ def draw_groups(root: str) -> dict[str, list[Group]]:
 def test_published_experiments_train_on_published_layouts(root: str, layout: str, tmp_path: Path) -> None:
     folder, groups = tmp_path / "data", draw_groups(root)
     if layout == "arrays":
-        written_arrays(folder, groups, PUBLISHED[root][1])
+        write_puzzle_arrays(folder, groups, PUBLISHED[root][1])
     else:
         folder.mkdir()
         for split, puzzles in groups.items():
-            written_table(folder / f"{split}.csv", puzzles, PUBLISHED[root][1])
+            write_puzzle_table(folder / f"{split}.csv", puzzles, PUBLISHED[root][1])
     narrow = (
         "model.hidden_size=32", "model.intermediate_size=32", "model.mixing_size=32", "model.num_attention_heads=2",
         "model.num_steps=2", "model.exit_rule=fixed:2",

@@ -13,7 +13,7 @@ import pytest
 
 from adadepth.config.answers import ANSWER_KINDS
 from adadepth.config.kinds import KINDS
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.sources_support import (
     PACKAGE,
     PLUGINS,
@@ -242,7 +242,7 @@ def list_loaded_packages(statement: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "statement",
-    quick_one_in(
+    keep_one_quick(
         3,
         [
             "import adadepth",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.configs.support import CONFIGS, configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.scripts_support import ROOT, load_script
 
 # Quick: two of the defaults lists that others inherit from.
@@ -33,7 +33,7 @@ def test_every_configuration_without_a_download_is_run(script: ModuleType) -> No
     assert all((CONFIGS / f"{name}.yaml").is_file() for name in NAMES)
 
 
-@pytest.mark.parametrize("name", mostly_slow(NAMES, lambda name: name in EXTENDED))
+@pytest.mark.parametrize("name", mark_mostly_slow(NAMES, lambda name: name in EXTENDED))
 def test_every_configuration_has_a_matched_baseline_that_can_be_left_out(name: str) -> None:
     assert configured(name).matched_baseline
     assert not configured(name, "baseline=none").matched_baseline

@@ -15,7 +15,7 @@ from adadepth.contrib.bench.page import build_bench_sections, read_results
 from adadepth.contrib.bench.runs import BenchRun, select_readable_runs
 from adadepth.contrib.bench.sweeper import BenchSweeper
 from adadepth.tasks.grid_search import RUNS, find_finished_runs
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.scripts_support import load_script
 from tests.unit.report.synthetic import make_run
 
@@ -75,7 +75,7 @@ def damage(path: Path, change: Damage | bytes) -> None:
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("change", quick_one_in(2, DAMAGES))
+@pytest.mark.parametrize("change", keep_one_quick(2, DAMAGES))
 def test_a_damaged_result_is_named_and_its_run_is_missing(
     folder: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

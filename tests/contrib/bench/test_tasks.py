@@ -13,7 +13,7 @@ from adadepth.contrib.bench import runs
 from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.depth.engine import resolve_exit_rule
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 TASKS = Path(runs.__file__).parent / "configs" / "bench" / "task"
 COLOURS = {"id2label": {0: "red", 1: "blue"}, "label2id": {"red": 0, "blue": 1}}
@@ -46,7 +46,7 @@ def count_weights(model: Any) -> int:
 
 @pytest.mark.parametrize(
     ("task", "method", "other", "setting"),
-    quick_one_in(
+    keep_one_quick(
         3,
         [
             ("text_causal", "early_exit_2", "mean", []),
@@ -63,7 +63,7 @@ def test_methods_compared_at_equal_parameters_have_equal_parameters(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", quick_one_in(2, ["hops_causal", "text_causal"]))
+@pytest.mark.parametrize("task", keep_one_quick(2, ["hops_causal", "text_causal"]))
 def test_early_exits_have_the_full_depth_and_the_compute_of_the_loops(task: str) -> None:
     exits, loops = (build_model(configure(task, method)) for method in ("early_exit", "mean"))
     assert exits.max_updates == loops.max_updates > 1
@@ -72,7 +72,7 @@ def test_early_exits_have_the_full_depth_and_the_compute_of_the_loops(task: str)
     assert count_weights(exits) - head == loops.max_updates * (count_weights(loops) - head)
 
 
-@pytest.mark.parametrize("task", quick_one_in(2, ["hops_causal", "text_causal"]))
+@pytest.mark.parametrize("task", keep_one_quick(2, ["hops_causal", "text_causal"]))
 def test_early_exits_support_the_exit_rules_of_their_evaluation(task: str) -> None:
     methods = {name: ways for name, ways in read_task(task)["ways"].items() if name.startswith("early_exit")}
     assert methods

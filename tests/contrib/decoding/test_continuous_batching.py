@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from adadepth.contrib.decoding.continuous_batching import decode_texts
 from adadepth.errors import ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, build_looped, build_looped_llama
 from tests.unit.models.looped.plain_cache import generate_plainly
 
@@ -20,7 +20,7 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
 
 @pytest.mark.parametrize(
     ("kind", "rule", "policy"),
-    quick_one_in(6, [
+    keep_one_quick(6, [
         (*case, policy)
         for case in (
             ("ouro", "quantile:0.6"),
@@ -45,7 +45,7 @@ def test_a_text_gets_the_tokens_of_a_plain_loop(kind: str, rule: str, policy: st
 
 @pytest.mark.parametrize(
     ("kind", "policy", "step"),
-    quick_one_in(12, [
+    keep_one_quick(12, [
         (kind, *case)
         for kind in ("plain", "huginn", "damped", "two states", "llama")
         for case in (("all", 1), ("frozen", 2))
@@ -64,7 +64,7 @@ def test_tokens_of_fixed_loops_are_those_of_generate(kind: str, policy: str, ste
     assert decoded.work.loops == 5 * 5 * (step if policy == "frozen" else model.config.num_loops)
 
 
-@pytest.mark.parametrize("rule", quick_one_in(2, ["margin:0.05", "sample"]))
+@pytest.mark.parametrize("rule", keep_one_quick(2, ["margin:0.05", "sample"]))
 def test_slots_and_neighbours_change_nothing(rule: str) -> None:
     model = build_looped(**OURO).double()
     sampling = GenerationConfig(max_new_tokens=9, do_sample=True, temperature=0.7, top_k=20)

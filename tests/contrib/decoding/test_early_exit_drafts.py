@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from adadepth.contrib.decoding.speculative_decoding import SpeculativeOutput, self_speculation
 from adadepth.errors import ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.early_exit.early_exit_support import DECODERS, IDS, LAYERS, build_early_exit
 
 NEW = 12
@@ -31,7 +31,7 @@ def speculate(model: Any, **options: Any) -> SpeculativeOutput:
 
 @pytest.mark.parametrize(
     ("base", "draft", "padded"),
-    quick_one_in(7, [(base, *draft) for base in DECODERS for draft in (("fixed:1", False), ("margin:0.1", True))]),
+    keep_one_quick(7, [(base, *draft) for base in DECODERS for draft in (("fixed:1", False), ("margin:0.1", True))]),
 )
 def test_the_most_probable_tokens_are_those_of_full_depth(base: str, draft: str, padded: bool) -> None:
     model = build_early_exit(base=base)

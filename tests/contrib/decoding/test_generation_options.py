@@ -11,7 +11,7 @@ from transformers import GenerationConfig, SynthIDTextWatermarkingConfig, Waterm
 
 from adadepth import decode_texts, self_speculation
 from adadepth.errors import ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped.looped_support import IDS, OURO, build_looped
 
 PROMPTS = [IDS[0, :4].tolist(), IDS[1, :4].tolist(), IDS[2, :7].tolist(), IDS[2, :1].tolist()]  # two of one length
@@ -72,7 +72,7 @@ def test_every_option_is_tested() -> None:
     assert options <= set(OPTIONS)
 
 
-@pytest.mark.parametrize("name", quick_one_in(8, [name for name in OPTIONS if name not in REFUSED]))
+@pytest.mark.parametrize("name", keep_one_quick(8, [name for name in OPTIONS if name not in REFUSED]))
 def test_tokens_are_those_of_generate(name: str) -> None:
     config = make_config(**{name: OPTIONS[name]})
     if name == "max_length":
@@ -94,7 +94,7 @@ def test_other_options_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", quick_one_in(3, [{"forced_eos_token_id": 2}, {"forced_eos_token_id": 2, "max_new_tokens": 30}, {}])
+    "options", keep_one_quick(3, [{"forced_eos_token_id": 2}, {"forced_eos_token_id": 2, "max_new_tokens": 30}, {}])
 )
 def test_lengths_are_those_of_generate(options: dict[str, Any]) -> None:
     """Check also without any length, which means 20 new tokens, and with the model's own configuration."""
@@ -120,7 +120,7 @@ def test_self_speculation_refuses_a_watermark_with_memory() -> None:
         generate(PROMPTS[0], make_config(watermarking_config=SYNTH), custom_generate=self_speculation)
 
 
-@pytest.mark.parametrize("name", quick_one_in(4, [
+@pytest.mark.parametrize("name", keep_one_quick(4, [
     "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size", "forced_eos_token_id",
     "exponential_decay_length_penalty", "sequence_bias", "watermarking_config", "begin_suppress_tokens",
 ]))  # fmt: skip

@@ -13,7 +13,7 @@ import adadepth
 from adadepth.contrib.decoding.continuous_batching import decode_texts
 from adadepth.contrib.decoding.speculative_decoding import SpeculativeOutput, _AcceptedTokens, self_speculation
 from adadepth.errors import ConfigError, DataError
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, build_looped, build_looped_llama
 
 NEW = 12
@@ -43,7 +43,7 @@ def compute_chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("kind", "draft", "padded"),
-    quick_one_in(6, [
+    keep_one_quick(6, [
         (kind, *draft)
         for kind in ("ouro", "huginn", "fully looped", "half way, from zeros, input added", "two states", "llama")
         for draft in (("fixed:1", False), ("margin:0.05", True))
@@ -120,7 +120,7 @@ def test_more_loops_are_drafted_and_verified() -> None:
     assert torch.equal(tokens, expected)
 
 
-@pytest.mark.parametrize("likeness", mostly_slow([0.0, 0.5, 1.0], lambda likeness: likeness == 0.5))
+@pytest.mark.parametrize("likeness", mark_mostly_slow([0.0, 0.5, 1.0], lambda likeness: likeness == 0.5))
 def test_a_draft_does_not_change_the_distribution(likeness: float) -> None:
     """Draw 6,000 times with a draft from another distribution: each token occurs as often as full depth says."""
     torch.manual_seed(0)

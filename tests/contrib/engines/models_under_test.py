@@ -11,7 +11,7 @@ from torch import Tensor
 
 import adadepth
 from tests.ecosystem.families_under_test import PAR_XL
-from tests.models_support import MOVING, small_act, small_multi_exit, small_ponder
+from tests.models_support import MOVING, make_small_act, make_small_multi_exit, make_small_ponder
 
 _SIZES = {name: MOVING[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
 _FEW = {"num_hidden_layers": 3}
@@ -79,8 +79,8 @@ def build_routed() -> Any:
 
 # Texts or puzzles exit as a whole, so that their exits are branches.
 BRANCHING: dict[str, Callable[[], Any]] = {
-    "ponder": lambda: small_ponder(num_hidden_layers=4, exit_rule="quantile:0.5"),
-    "multi_exit": lambda: small_multi_exit(num_hidden_layers=4, exit_rule="patience:1"),
+    "ponder": lambda: make_small_ponder(num_hidden_layers=4, exit_rule="quantile:0.5"),
+    "multi_exit": lambda: make_small_multi_exit(num_hidden_layers=4, exit_rule="patience:1"),
     "early_exit_bert": lambda: build_early_exit(
         "EarlyExitForSequenceClassification", "bert", exit_rule="confidence:0.8"
     ),
@@ -91,11 +91,11 @@ BRANCHING: dict[str, Callable[[], Any]] = {
 }
 # Everything is computed.
 DENSE: dict[str, Callable[[], Any]] = {
-    "act_words": lambda: small_act(adadepth.AlbertActForMaskedLM, **_FEW),
-    "act_texts": lambda: small_act(adadepth.AlbertActForSequenceClassification, **_FEW),
-    "act_fixed": lambda: small_act(adadepth.AlbertActForTokenClassification, **_FEW, fixed_depth=2),
-    "ponder_mean": lambda: small_ponder(num_hidden_layers=3, exit_rule="expectation"),
-    "ponder_fixed": lambda: small_ponder(num_hidden_layers=3, exit_rule="fixed:2"),
+    "act_words": lambda: make_small_act(adadepth.AlbertActForMaskedLM, **_FEW),
+    "act_texts": lambda: make_small_act(adadepth.AlbertActForSequenceClassification, **_FEW),
+    "act_fixed": lambda: make_small_act(adadepth.AlbertActForTokenClassification, **_FEW, fixed_depth=2),
+    "ponder_mean": lambda: make_small_ponder(num_hidden_layers=3, exit_rule="expectation"),
+    "ponder_fixed": lambda: make_small_ponder(num_hidden_layers=3, exit_rule="fixed:2"),
     "trm_fixed": lambda: build_trm("fixed:2"),
     "adalayers_texts": lambda: build_adalayers("AdaLayersForSequenceClassification"),
     "adalayers_tokens": lambda: build_adalayers("AdaLayersForTokenClassification"),

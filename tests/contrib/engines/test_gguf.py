@@ -15,7 +15,7 @@ from adadepth.config.export import ExportConfig
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import ConfigError
 from adadepth.models.looped.retrofit import retrofit
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.runs_support import execute_run
 from tests.toy_support import execute
 from tests.unit.models.early_exit import early_exit_support
@@ -151,19 +151,19 @@ def check_predictions(engine: Any, model: Any, folder: Path) -> None:
     loaded.close()
 
 
-@pytest.mark.parametrize("loops", quick_one_in(3, [3, 1, 2, 4]))
+@pytest.mark.parametrize("loops", keep_one_quick(3, [3, 1, 2, 4]))
 def test_llama_cpp_runs_loops(loops: int, engine: Any, tmp_path: Path) -> None:
     model = looped_support.build_looped(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
     check_predictions(engine, model, write(model, tmp_path))
 
 
-@pytest.mark.parametrize(("norm", "is_tied"), quick_one_in(4, product(["none", "fed"], [True, False])))
+@pytest.mark.parametrize(("norm", "is_tied"), keep_one_quick(4, product(["none", "fed"], [True, False])))
 def test_llama_cpp_runs_norms_and_heads_of_loops(norm: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     model = looped_support.build_looped(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
     check_predictions(engine, model, write(model, tmp_path))
 
 
-@pytest.mark.parametrize(("base", "is_tied"), quick_one_in(5, product(early_exit_support.DECODERS, [False, True])))
+@pytest.mark.parametrize(("base", "is_tied"), keep_one_quick(5, product(early_exit_support.DECODERS, [False, True])))
 def test_llama_cpp_runs_decoders(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": is_tied or base == "gemma2"}
     model = early_exit_support.build_early_exit(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
@@ -172,7 +172,7 @@ def test_llama_cpp_runs_decoders(base: str, is_tied: bool, engine: Any, tmp_path
     check_predictions(engine, model, write(model, tmp_path))
 
 
-@pytest.mark.parametrize("base", quick_one_in(3, ["gemma2", "llama", "qwen3"]))
+@pytest.mark.parametrize("base", keep_one_quick(3, ["gemma2", "llama", "qwen3"]))
 def test_llama_cpp_runs_one_loop_of_a_decoder(base: str, engine: Any, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"sliding_window": 4, "attn_logit_softcapping": None} if base == "gemma2" else {}
     model = retrofit(build_decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)

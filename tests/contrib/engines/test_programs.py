@@ -20,7 +20,7 @@ from tests.contrib.engines.models_under_test import (
     draw_batch,
     predict,
 )
-from tests.models_support import small_act, small_ponder
+from tests.models_support import make_small_act, make_small_ponder
 
 
 @pytest.mark.parametrize("name", BRANCHING)
@@ -45,7 +45,7 @@ def test_steps_with_exits_give_the_predictions_and_depths_of_the_model(name):
 
 
 def test_a_fixed_exit_runs_no_later_step(monkeypatch):
-    model = small_ponder(exit_rule="fixed:2")
+    model = make_small_ponder(exit_rule="fixed:2")
     batch, ran = draw_batch(model, rows=3, length=9), []
     steps = select_steps(model)
     advance = steps.advance
@@ -73,15 +73,15 @@ def test_a_fixed_exit_runs_no_later_step(monkeypatch):
             "start=drawn: export.format=onnx needs a first state that is not drawn: input or zeros",
         ),
         (
-            lambda: small_act(adadepth.AlbertActForMultipleChoice),
+            lambda: make_small_act(adadepth.AlbertActForMultipleChoice),
             "model_type=albert_act: export.format=onnx needs one text, not several choices",
         ),
         (
-            lambda: small_act(adadepth.AlbertActForQuestionAnswering),
+            lambda: make_small_act(adadepth.AlbertActForQuestionAnswering),
             "model_type=albert_act: export.format=onnx needs logits, which AlbertActForQuestionAnswering has not",
         ),
         (
-            lambda: small_ponder(exit_rule="sample"),
+            lambda: make_small_ponder(exit_rule="sample"),
             "exit_rule=sample: export.format=onnx has no program that draws random numbers",
         ),
         (
@@ -110,4 +110,4 @@ def test_a_runner_does_not_import_the_package(name):
 
 def test_the_example_has_the_inputs_of_the_model():
     assert [*make_example(build_looped("LoopedForCausalLM"))] == ["input_ids", "attention_mask"]
-    assert [*make_example(small_ponder())] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert [*make_example(make_small_ponder())] == ["input_ids", "attention_mask", "token_type_ids"]

@@ -24,7 +24,7 @@ from adadepth.contrib.estimate.training_spec import build_training_spec
 from adadepth.errors import ConfigError
 from adadepth.training.optimization import build_optimizer
 from tests.configs.support import NEEDS, ROOTS, configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 
 # As published, so that neither weights nor a network are needed.
 PUBLISHED = {
@@ -76,7 +76,7 @@ def configure_estimate(root: str, hub: Path, *overrides: str) -> ExperimentConfi
     return dataclasses.replace(config, model=dataclasses.replace(settings, **folders))
 
 
-@pytest.mark.parametrize("root", mostly_slow(TRAINED, lambda root: root in QUICK))
+@pytest.mark.parametrize("root", mark_mostly_slow(TRAINED, lambda root: root in QUICK))
 def test_every_shipped_training_is_estimated(root: str, hub: Path) -> None:
     config = configure_estimate(root, hub)
     estimate = estimate_training(config)

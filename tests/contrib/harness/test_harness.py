@@ -25,7 +25,7 @@ from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.evaluation.exit_cost import count_reading_macs
 from adadepth.halting.exit_rules import parse_rule
 from tests.configs.support import configured
-from tests.plugins_support import package_on_path
+from tests.plugins_support import install_package
 from tests.unit.models.early_exit import early_exit_support
 from tests.unit.models.looped import looped_support
 from tests.unit.models.par_xl_support import build_network, build_supernet
@@ -52,7 +52,7 @@ def _install_entry_points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Install the entry points of pyproject.toml, which an editable installation has from the day it was made."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     folder = tmp_path_factory.mktemp("installed")
-    with package_on_path(folder, project["name"], project["entry-points"], version=project["version"]):
+    with install_package(folder, project["name"], project["entry-points"], version=project["version"]):
         yield
 
 

@@ -16,7 +16,7 @@ from adadepth.models.albert.modeling import PlainAlbertForSequenceClassification
 from adadepth.models.albert_act.reference import apply_linear, normalise
 from adadepth.models.build import load_encoder
 from adadepth.models.registry import family
-from tests.models_support import SMALL, padded_batch, small_config, spread_depths
+from tests.models_support import SMALL, make_padded_batch, make_small_config, spread_depths
 from tests.parity.act_variants import encode_variant
 
 LENGTHS = (10, 7, 3)
@@ -24,14 +24,14 @@ LENGTHS = (10, 7, 3)
 
 def build_deep_model(rule: str = "single") -> AlbertActModel:
     torch.manual_seed(0)
-    model = AlbertActModel(small_config(state_rule=rule, initializer_range=0.3)).eval()
+    model = AlbertActModel(make_small_config(state_rule=rule, initializer_range=0.3)).eval()
     spread_depths(model, 3.0)
     return model
 
 
 def build_passes(model: Any, order: tuple[int, ...] = (2, 0, 1)) -> Any:
     """Return a function that yields batches of one or two rows out of order, as an evaluation by length does."""
-    batch = padded_batch(LENGTHS)
+    batch = make_padded_batch(LENGTHS)
     extra = {"labels": torch.tensor([1, 0, 2]), "difficulty": torch.tensor([5, 6, 7]), "index": torch.tensor([4, 8, 9])}
 
     def run(dataset: Any, options: Any) -> Any:
@@ -46,7 +46,7 @@ def build_passes(model: Any, order: tuple[int, ...] = (2, 0, 1)) -> Any:
 
 def compute_plain_states(model: AlbertActModel, row: int) -> tuple[list[torch.Tensor], torch.Tensor, list[int]]:
     """Return x_0 to x_L of a sequence, each (T, H), the final states, and the updates of its tokens."""
-    weights, batch, length = dict(model.named_parameters()), padded_batch(LENGTHS), LENGTHS[row]
+    weights, batch, length = dict(model.named_parameters()), make_padded_batch(LENGTHS), LENGTHS[row]
     ids, segments = (batch[name][row, :length] for name in ("input_ids", "token_type_ids"))
     final, updates, _, _, trails = encode_variant(weights, model.config, ids, segments)
     e = "embeddings."
@@ -105,10 +105,10 @@ def test_padding_is_not_read() -> None:
 @pytest.mark.parametrize("head", [AlbertActForPreTraining, AlbertActForSequenceClassification])
 def test_the_encoder_of_any_head_is_loaded(head: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = head(small_config()).eval()
+    model = head(make_small_config()).eval()
     model.save_pretrained(tmp_path)
     encoder = load_encoder(str(tmp_path), family("albert_act").settings(name="albert_act"), [])
-    batch = padded_batch(LENGTHS)
+    batch = make_padded_batch(LENGTHS)
     with torch.no_grad():
         expected = model(**batch, output_hidden_states=True).hidden_states
         states = encoder(**batch, output_hidden_states=True).hidden_states
@@ -123,7 +123,7 @@ def test_plain_albert_has_the_states_of_all_its_updates(tmp_path: Path) -> None:
     encoder = load_encoder(str(tmp_path), family("albert").settings(name="albert"), [])
     encoded = encode_set(build_passes(encoder), encoder, None)
     with torch.no_grad():
-        states = model(**padded_batch(LENGTHS), output_hidden_states=True).hidden_states
+        states = model(**make_padded_batch(LENGTHS), output_hidden_states=True).hidden_states
     assert len(states) == model.max_updates + 1
     expected = torch.stack([state[:, 0] for state in states], dim=1)
     torch.testing.assert_close(encoded.states[:, :-1, 0], expected, atol=1e-5, rtol=1e-5)

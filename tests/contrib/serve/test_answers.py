@@ -22,9 +22,9 @@ from adadepth.errors import ConfigError, DataError
 from adadepth.prediction import models
 from tests.configs.support import configured
 from tests.contrib.serve.support import FEW, serve_text_model, serve_untrained
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.models_support import SMALL as SMALL_ALBERT
-from tests.models_support import small_act, small_multi_exit, small_ponder
+from tests.models_support import make_small_act, make_small_multi_exit, make_small_ponder
 from tests.toy_support import install_toy_family
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, build_looped
@@ -65,7 +65,10 @@ def check_same_inputs(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize(
     ("root", "make"),
-    [("act_cola", lambda: small_act(AlbertActForSequenceClassification)), ("ponder_tiny", lambda: small_ponder())],
+    [
+        ("act_cola", lambda: make_small_act(AlbertActForSequenceClassification)),
+        ("ponder_tiny", lambda: make_small_ponder()),
+    ],
 )
 def test_a_text_has_the_answer_of_mode_predict_at_every_depth(tmp_path: Path, root: str, make: Any) -> None:
     one = serve_text_model(make(), WORDS)
@@ -143,7 +146,7 @@ def test_the_last_step_is_the_answer_and_full_depth_is_the_maximum(hops: ServedC
 
 @pytest.mark.slow
 def test_words_of_every_step_are_those_of_a_model_of_that_depth() -> None:
-    masked = small_act(AlbertActForMaskedLM, state_rule="single")
+    masked = make_small_act(AlbertActForMaskedLM, state_rule="single")
     looped = build_looped(**OURO | {"vocab_size": len(PIECES)})
     fixed = {masked: lambda depth: ("fixed_depth", depth), looped: lambda depth: ("exit_rule", f"fixed:{depth}")}
     for model, words, text in ((masked, WORDS, "a [MASK] cat [MASK]"), (looped, PIECES, "a cat")):
@@ -178,13 +181,13 @@ def test_a_masked_language_model_of_another_package_is_served_without_steps(tmp_
 
 
 LEVELLED: dict[str, Any] = {
-    "ponder": small_ponder,
-    "tokens": lambda: small_act(AlbertActForTokenClassification, num_labels=3),
-    "multi-exit": small_multi_exit,
+    "ponder": make_small_ponder,
+    "tokens": lambda: make_small_act(AlbertActForTokenClassification, num_labels=3),
+    "multi-exit": make_small_multi_exit,
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(LEVELLED, ("tokens",).__contains__))
+@pytest.mark.parametrize("name", mark_mostly_slow(LEVELLED, ("tokens",).__contains__))
 def test_a_higher_level_is_never_shallower(name: str) -> None:
     model = LEVELLED[name]()
     one = serve_text_model(model, WORDS)
@@ -202,13 +205,13 @@ def test_a_higher_level_is_never_shallower(name: str) -> None:
 )
 def test_a_slider_starts_at_the_trained_value(rule: str, start: float) -> None:
     """Check start values; entropy has the threshold (1 - l) / l at level l."""
-    first, *other_knobs = list_knobs(small_multi_exit(exit_rule=rule))
+    first, *other_knobs = list_knobs(make_small_multi_exit(exit_rule=rule))
     assert first.start == pytest.approx(start)
     assert {other.start for other in other_knobs if other.name.startswith("exit rule")} == {0.5}, "not trained with"
 
 
 def test_the_slider_of_a_halting_sum_starts_at_its_threshold() -> None:
-    (knob,) = list_knobs(small_act(AlbertActForMaskedLM, act_epsilon=0.1))
+    (knob,) = list_knobs(make_small_act(AlbertActForMaskedLM, act_epsilon=0.1))
     assert knob.start == pytest.approx(0.9)
 
 
@@ -239,4 +242,4 @@ def test_an_edited_example_is_predicted_as_edited(hops: ServedCheckpoint) -> Non
 )
 def test_invalid_requests_are_one_line_errors(text: str, setting: Setting, problem: str) -> None:
     with pytest.raises((DataError, ConfigError), match=problem):
-        compute_answer(serve_text_model(small_ponder(), WORDS), text, setting)
+        compute_answer(serve_text_model(make_small_ponder(), WORDS), text, setting)

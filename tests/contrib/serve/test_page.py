@@ -17,8 +17,8 @@ from adadepth.contrib.serve.checkpoint import get_synthetic_example
 from adadepth.contrib.serve.knobs import AS_TRAINED, BUDGET
 from adadepth.errors import ConfigError
 from tests.contrib.serve.support import serve_text_model, serve_untrained
-from tests.marks_support import quick_one_in
-from tests.models_support import small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, build_looped
 
@@ -34,7 +34,9 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     hops = serve_untrained(tmp_path_factory.mktemp("hops"), "act_hops", "budget=none", "model.num_hidden_layers=3")
     return {
         "hops": pages.build_page([hops, hops]).config,
-        "ponder": pages.build_page([serve_text_model(small_ponder(), tokenizer("bert"), initial_text="a cat")]).config,
+        "ponder": pages.build_page(
+            [serve_text_model(make_small_ponder(), tokenizer("bert"), initial_text="a cat")]
+        ).config,
         "loops": pages.build_page(
             [serve_text_model(build_looped(**OURO | {"vocab_size": len(words)}), words, initial_text="a cat")]
         ).config,
@@ -177,18 +179,18 @@ def test_forged_requests_are_lines_of_the_console(address: str, capfd: pytest.Ca
 
 def test_a_port_taken_meanwhile_is_a_one_line_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "find_free_port", lambda host, port: int(address.rpartition(":")[2]))
-    page = pages.build_page([serve_text_model(small_ponder(), tokenizer("bert"))])
+    page = pages.build_page([serve_text_model(make_small_ponder(), tokenizer("bert"))])
     with pytest.raises(ConfigError, match=r"^serve\.host=127\.0\.0\.1 serve\.port=\d+: cannot be opened"):
         pages.launch_page(page, "127.0.0.1", 0)
 
 
-@pytest.mark.parametrize("host", quick_one_in(2, ["localhost", "::1"]))
+@pytest.mark.parametrize("host", keep_one_quick(2, ["localhost", "::1"]))
 def test_the_page_opens_at_any_address_and_behind_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "mine")
     monkeypatch.delenv("NO_PROXY", raising=False)
-    page = pages.build_page([serve_text_model(small_ponder(), tokenizer("bert"))])
+    page = pages.build_page([serve_text_model(make_small_ponder(), tokenizer("bert"))])
     netloc = urlsplit(pages.launch_page(page, host, 0)).netloc
     assert send_request(netloc, "GET", "/config")[0] == 200
     assert (os.environ["no_proxy"], "NO_PROXY" in os.environ) == ("mine", False)

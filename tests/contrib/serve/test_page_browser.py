@@ -19,7 +19,7 @@ import torch
 from adadepth import AdaLayersForSequenceClassification, AlbertActForPreTraining, ParXLConfig, ParXLForCausalLM
 from adadepth.prediction import models
 from tests.contrib.serve.support import save_untrained, serve_text_model, serve_untrained
-from tests.models_support import small_act, small_ponder
+from tests.models_support import make_small_act, make_small_ponder
 from tests.toy_support import DATA, install_toy_family
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
@@ -51,8 +51,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "hops": [hops],
         "maze": [serve_untrained(make_folder("maze"), "act_maze", *of_layers, spreads=True)],
         "sudoku": [serve_untrained(make_folder("sudoku"), "trm_tiny", "dataset.size=4", *sizes)],
-        "ponder": [serve_text_model(small_ponder(), words, initial_text="a cat, they said: stop!")],
-        "masks": [serve_text_model(small_act(AlbertActForPreTraining), words, initial_text="a [MASK] cat")],
+        "ponder": [serve_text_model(make_small_ponder(), words, initial_text="a cat, they said: stop!")],
+        "masks": [serve_text_model(make_small_act(AlbertActForPreTraining), words, initial_text="a [MASK] cat")],
         "loops": [serve_text_model(build_looped(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
         "layers": [serve_text_model(from_layers(make_folder("base")), words, initial_text="a cat")],
         "supernet": [serve_text_model(from_supernet(len(pieces)), pieces, initial_text="a cat")],

@@ -20,7 +20,7 @@ from adadepth.contrib.serve.knobs import Setting
 from adadepth.contrib.serve.rendering import build_command, render_answer, render_board, render_error
 from adadepth.errors import DataError
 from tests.contrib.serve.support import serve_text_model, serve_untrained
-from tests.models_support import small_act, small_ponder
+from tests.models_support import make_small_act, make_small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 
 HOSTILE = [
@@ -39,7 +39,7 @@ RULE = Setting("exit rule quantile", 0.5)
 
 @pytest.fixture(scope="module")
 def served_ponder() -> Any:
-    return serve_text_model(small_ponder(), tokenizer("bert"))
+    return serve_text_model(make_small_ponder(), tokenizer("bert"))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -77,7 +77,7 @@ def test_a_board_shows_the_results_of_every_cell(tmp_path: Path) -> None:
 
 
 def test_a_tagged_word_shows_the_prediction_of_every_update() -> None:
-    model = small_act(AlbertActForTokenClassification, num_labels=3)
+    model = make_small_act(AlbertActForTokenClassification, num_labels=3)
     tagger = serve_text_model(model, tokenizer("bert"))
     answer = compute_answer(tagger, "a naive cat", Setting())
     notes = [

@@ -25,7 +25,7 @@ from adadepth.contrib.serve.serve import load_served_checkpoint
 from adadepth.errors import DataError
 from tests.configs.support import configured
 from tests.contrib.serve.support import save_untrained, serve_text_model
-from tests.models_support import small_ponder
+from tests.models_support import make_small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, build_looped
 
@@ -50,7 +50,7 @@ def short_lock(monkeypatch: pytest.MonkeyPatch) -> ModelLock:
 
 def test_a_panicking_tokenizer_is_an_error_of_the_page_and_of_python() -> None:
     words = build_panicking_tokenizer("bert")
-    one = serve_text_model(small_ponder(), words)
+    one = serve_text_model(make_small_ponder(), words)
     for call in (
         partial(compute_answer, one, PANIC, Setting()),
         partial(one.pipeline, PANIC),
@@ -62,7 +62,7 @@ def test_a_panicking_tokenizer_is_an_error_of_the_page_and_of_python() -> None:
 
 
 def test_a_panicking_tokenizer_is_a_one_line_error_of_mode_predict(tmp_path: Path) -> None:
-    small_ponder().save_pretrained(tmp_path / "model")
+    make_small_ponder().save_pretrained(tmp_path / "model")
     build_panicking_tokenizer("bert").save_pretrained(tmp_path / "model")
     config = configured(
         "ponder_tiny", "mode=predict", f"checkpoint={tmp_path}/model", f"text={PANIC}", f"output_dir={tmp_path}/out"
@@ -126,7 +126,7 @@ def end_event() -> Iterator[threading.Event]:
 def test_requests_do_not_wait_for_uninterruptible_code(
     short_lock: ModelLock, end_event: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = serve_text_model(small_ponder(), tokenizer("bert"), lock=short_lock)
+    one = serve_text_model(make_small_ponder(), tokenizer("bert"), lock=short_lock)
     described = Pipeline.priced
 
     def wait(self: Pipeline, texts: Any, **more: Any) -> Any:
@@ -163,7 +163,7 @@ def test_a_measurement_has_a_time_limit(short_lock: ModelLock, end_event: thread
         return DepthQuality(0, 0, 0)
 
     one = serve_text_model(
-        small_ponder(), tokenizer("bert"), lock=short_lock, evaluator=QualityEvaluator("score", "", measure_slowly)
+        make_small_ponder(), tokenizer("bert"), lock=short_lock, evaluator=QualityEvaluator("score", "", measure_slowly)
     )
     with pytest.raises(DataError, match=r"^the request took more than 1\.5 seconds"):
         measure_quality(one, Setting())

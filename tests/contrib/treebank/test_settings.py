@@ -7,13 +7,13 @@ import pytest
 from adadepth.contrib.treebank.settings import TreebankConfig
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 EVALUATED = ("mode=evaluate", "checkpoint=latest", "dataset=treebank", "dataset.path=folder")
 
 
 @pytest.mark.parametrize(
-    "root", quick_one_in(2, ["act_wikitext2", "act_tiny", "act_pos", "act_base", "act_cola", "act_squad"])
+    "root", keep_one_quick(2, ["act_wikitext2", "act_tiny", "act_pos", "act_base", "act_cola", "act_squad"])
 )
 def test_a_model_of_any_task_reads_a_treebank(root: str) -> None:
     dataset = configured(root, *EVALUATED).dataset

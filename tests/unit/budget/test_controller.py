@@ -17,7 +17,7 @@ from adadepth.budget.controller import (
     BudgetSchedule,
     smooth_depth,
 )
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 
 def build_controller(target=3.0, full=6.0, gain=1.0, moves_bias=False, **shares) -> BudgetController:
@@ -95,7 +95,7 @@ def test_the_multiplier_is_zero_while_depth_grows():
 
 
 @pytest.mark.parametrize(
-    ("target", "own_price", "stiffness"), quick_one_in(3, [(1.5, 0.02, 1.0), (3.0, -0.02, 0.5), (5.0, 0.03, 3.0)])
+    ("target", "own_price", "stiffness"), keep_one_quick(3, [(1.5, 0.02, 1.0), (3.0, -0.02, 0.5), (5.0, 0.03, 3.0)])
 )
 def test_a_simulated_model_reaches_its_target(target, own_price, stiffness):
     """Run a model whose depth follows the slope of the multiplier: it is stationary where the slope is zero."""

@@ -18,7 +18,7 @@ from adadepth.config.data import ChoiceConfig, HubTable, SequenceProblem
 from adadepth.data import RunData, load_labelled_data
 from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import DataError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 SMALL = TokenizerConfig(vocab_size=40)
 
@@ -63,7 +63,7 @@ def read_names(data: RunData, split: str = "train") -> list[Any]:
     return [data.labels[label] for label in labels]
 
 
-@pytest.mark.parametrize("labels", quick_one_in(4, [
+@pytest.mark.parametrize("labels", keep_one_quick(4, [
     ["1", "2", "3", "4", "5", "n/a"], ["10", "2", "other"], ["0", "1", "x"], ["2", "1", "O", "2"], ["01", "1", "0x1"],
     ["nan", "de", "nan"], ["1.5", "2", "other"][1:], ["-1", "0", "none"],
 ]))  # fmt: skip
@@ -140,7 +140,7 @@ DECLARED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("names", "kind"), quick_one_in(7, product(DECLARED, ["parquet", "arrow", "saved", "hub"])))
+@pytest.mark.parametrize(("names", "kind"), keep_one_quick(7, product(DECLARED, ["parquet", "arrow", "saved", "hub"])))
 def test_a_declared_number_is_the_index(tmp_path: Path, names: list[str], kind: str) -> None:
     numbers = [number % len(names) for number in range(len(names) + 1)]
     table = Dataset.from_dict({"text": ["some words"] * len(numbers), "label": numbers})
@@ -222,7 +222,7 @@ def test_numbers_among_tags_are_tags_and_declared_ones_indices(tmp_path: Path) -
     assert get_tags(labels=["1", "2", "O"]) == (("1", "2", "O"), ["2", "1", "O"])
 
 
-@pytest.mark.parametrize("names", quick_one_in(3, [["1", "2"], ["0", "1"], ["A", "B"]]))
+@pytest.mark.parametrize("names", keep_one_quick(3, [["1", "2"], ["0", "1"], ["A", "B"]]))
 def test_the_declared_number_of_an_ending_is_its_index(tmp_path: Path, names: list[str]) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -263,12 +263,12 @@ def test_brackets_without_a_list_are_refused(tmp_path: Path, cell: str) -> None:
 # --- types of columns
 
 
-@pytest.mark.parametrize("column", quick_one_in(2, [
+@pytest.mark.parametrize("column", keep_one_quick(2, [
     pa.array(["b", "a", "b"]).dictionary_encode(), pa.array(["b", "a", "b"], pa.large_string()),
     pa.array(["b", "a", "b"], pa.string_view()), pa.array([1, 0, 1], pa.uint8()), pa.array([1.0, 0.0, 1.0]),
     pa.array([True, False, True]), pa.array([1, 0, 1], pa.int16()).dictionary_encode(),
 ]))  # fmt: skip
-@pytest.mark.parametrize("kind", quick_one_in(2, ["parquet", "stream.arrow", "file.arrow"]))
+@pytest.mark.parametrize("kind", keep_one_quick(2, ["parquet", "stream.arrow", "file.arrow"]))
 def test_label_columns_of_every_type(tmp_path: Path, column: pa.Array, kind: str) -> None:
     table = pa.table({"text": pa.array(["one", "two", "three"]).dictionary_encode(), "label": column})
     file = tmp_path / f"train.{kind}"
@@ -287,7 +287,7 @@ def test_label_columns_of_every_type(tmp_path: Path, column: pa.Array, kind: str
 
 
 @pytest.mark.parametrize(
-    "labels", quick_one_in(2, [[1, None, 0], [1.0, float("nan"), 0.0], ["a", None, "b"], ["a", "", "b"]])
+    "labels", keep_one_quick(2, [[1, None, 0], [1.0, float("nan"), 0.0], ["a", None, "b"], ["a", "", "b"]])
 )
 def test_a_row_without_a_label_is_named(tmp_path: Path, labels: list[Any]) -> None:
     folder = tmp_path / "in"

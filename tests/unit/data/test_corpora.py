@@ -18,7 +18,7 @@ from adadepth.data import load_pretraining_data
 from adadepth.data.streams.line_text import open_texts
 from adadepth.data.text.corpora import Split, hash_document
 from adadepth.errors import DataError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 from .support import CorpusConfig, Separator, Source, flatten, make_corpus_config, make_tokenizer_config, write_corpus
 
@@ -57,7 +57,7 @@ def write_arrow(file: Path, texts: list[str], *, as_stream: bool = True) -> Path
 KINDS = ["text", "jsonl", "jsonl.gz", "parquet", "arrow", "arrow file", "folder", "glob", "list", "hub"]
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(3, KINDS))
 def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> None:
     rows = [{"body": text, "number": n} for n, text in enumerate(TEXTS)]
     changes: dict[str, Any] = {"text_column": "body"}

@@ -10,7 +10,7 @@ import pytest
 from adadepth.config import TokenizerConfig
 from adadepth.config.data import ManoConfig
 from adadepth.data import RunData, load_labelled_data
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 FEW: dict[str, Any] = {"max_evaluation_examples": 200, "train_examples": 400}
 
@@ -34,7 +34,7 @@ def evaluate_expression(symbols: list[str], modulus: int) -> int:
 
 
 @pytest.mark.parametrize("length_token", [True, False])
-@pytest.mark.parametrize(("modulus", "operations"), quick_one_in(2, [(7, 3), (23, 10)]))
+@pytest.mark.parametrize(("modulus", "operations"), keep_one_quick(2, [(7, 3), (23, 10)]))
 def test_labels_are_the_values_of_expressions(modulus: int, operations: int, length_token: bool) -> None:
     data, counts = load(modulus=modulus, operations=operations, length_token=length_token), Counter[int]()
     assert data.labels == tuple(str(number) for number in range(modulus))

@@ -28,7 +28,7 @@ from adadepth.data.features import store as feature_store
 from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, ensure_features
 from adadepth.data.labelled.collators import SequenceCollator
 from adadepth.errors import DataError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 WIDTH = 5
 STATES = (0, 2, 3)
@@ -190,7 +190,7 @@ def test_the_same_states_are_computed_once(tmp_path: Path) -> None:
     assert not base.batches
 
 
-@pytest.mark.parametrize("change", quick_one_in(3, ["base", "ids", "types", "cut", "states", "precision", "library"]))
+@pytest.mark.parametrize("change", keep_one_quick(3, ["base", "ids", "types", "cut", "states", "precision", "library"]))
 def test_everything_that_changes_a_state_makes_a_new_cache(
     tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

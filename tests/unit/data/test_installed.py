@@ -13,8 +13,8 @@ from adadepth.cli.keys import list_keys
 from adadepth.config.kinds import GROUP, kinds, list_dataset_schemas
 from adadepth.errors import ConfigError, DataError
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
-from tests.plugins_support import package_on_path
+from tests.marks_support import keep_one_quick
+from tests.plugins_support import install_package
 
 from .labelled_support import load
 
@@ -67,7 +67,7 @@ def moods(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_rows_of_an_installed_data_set_are_read_like_those_of_any_table(moods: Path) -> None:
-    with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
+    with install_package(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
         assert "moods" in list_dataset_schemas()
         assert "dataset.repeats" in set(list_keys())
         dataset: Any = configured(
@@ -84,12 +84,12 @@ def test_rows_of_an_installed_data_set_are_read_like_those_of_any_table(moods: P
     assert "moods" not in list_dataset_schemas()
 
 
-@pytest.mark.parametrize(("override", "message"), quick_one_in(2, [
+@pytest.mark.parametrize(("override", "message"), keep_one_quick(2, [
     ("dataset.repeats=0", "dataset.repeats=0: must be at least 1"),
     ("dataset.source=hub", "dataset.source=hub: dataset=moods is read from local files; leave it at local"),
 ]))  # fmt: skip
 def test_a_wrong_setting_is_a_one_line_error(moods: Path, override: str, message: str) -> None:
-    with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
+    with install_package(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
         with pytest.raises(ConfigError) as raised:
             configured("act_cola", "dataset=moods", override)
         assert str(raised.value) == message
@@ -105,7 +105,7 @@ def test_a_wrong_setting_is_a_one_line_error(moods: Path, override: str, message
     ("labelled", "moods:MOODS", "a data set of that name already exists"),
 ])  # fmt: skip
 def test_a_broken_data_set_is_a_one_line_error(moods: Path, name: str, target: str, message: str) -> None:
-    with package_on_path(moods, "adadepth-moods", {GROUP: {name: target}}):
+    with install_package(moods, "adadepth-moods", {GROUP: {name: target}}):
         with pytest.raises(ConfigError) as raised:
             kinds()
         assert message in str(raised.value)

@@ -20,7 +20,7 @@ from adadepth.data.labelled import sequence_classification as labelled
 from adadepth.data.text.special_tokens import Layout, cut_longest
 from adadepth.errors import DataError
 from tests.configs.support import GLUE, configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 from .labelled_support import load, make_labelled_config, make_pair_rows, write_splits, write_table
 from .support import is_same_example
@@ -47,7 +47,7 @@ def list_contents(data: RunData) -> list[tuple[str, int]]:
 # --- reading
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, ["parquet", "jsonl", "csv", "tsv", "parts", "mapping", "hub"]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, ["parquet", "jsonl", "csv", "tsv", "parts", "mapping", "hub"]))
 def test_every_source_gives_the_same_examples(tmp_path: Path, data: RunData, kind: str) -> None:
     suffix = {"parts": "parquet", "mapping": "csv", "hub": "jsonl"}.get(kind, kind)
     path: Any = write_splits(
@@ -73,7 +73,7 @@ def test_every_source_gives_the_same_examples(tmp_path: Path, data: RunData, kin
     assert loaded.labels == data.labels == ("0", "1")
 
 
-@pytest.mark.parametrize("name", quick_one_in(2, ["dev", "valid"]))
+@pytest.mark.parametrize("name", keep_one_quick(2, ["dev", "valid"]))
 @pytest.mark.parametrize("kind", ["folder", "parts", "mapping"])
 def test_validation_has_alternative_names(tmp_path: Path, data: RunData, name: str, kind: str) -> None:
     path: Any = write_splits(tmp_path / "in", "csv", **{"train": make_pair_rows(40), name: make_pair_rows(10, 40)})
@@ -170,7 +170,7 @@ def test_the_first_of_several_evaluation_sets_selects(tmp_path: Path) -> None:
 # --- labels
 
 
-@pytest.mark.parametrize(("values", "names", "expected", "classes"), quick_one_in(3, [
+@pytest.mark.parametrize(("values", "names", "expected", "classes"), keep_one_quick(3, [
     ([0, 1, 1], ["no", "yes"], [0, 1, 1], ("no", "yes")),
     (["yes", "no", "no"], ["no", "yes"], [1, 0, 0], ("no", "yes")),
     (["1", "0", "0"], ["no", "yes"], [1, 0, 0], ("no", "yes")),

@@ -10,7 +10,7 @@ import pytest
 from adadepth.config import Source
 from adadepth.config.data import HubTable, SequenceProblem
 from adadepth.errors import UserError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 from .labelled_support import load, make_labelled_config, make_pair_rows, write_splits, write_table
 
@@ -30,7 +30,7 @@ def read_message(path: Any, cache: Path, **changes: Any) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("changes", "expected"), quick_one_in(3, [
+@pytest.mark.parametrize(("changes", "expected"), keep_one_quick(3, [
     ({"label_column": "lable"}, "dataset.label_column=lable: dataset.path=FOLDER/train.tsv has the columns premise, "
                                 "hypothesis, label, number (did you mean 'label'?)"),
     ({"text_columns": ["premise", "hypotesis"]}, "dataset.text_columns=hypotesis: dataset.path=FOLDER/train.tsv has "

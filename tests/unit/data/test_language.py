@@ -20,7 +20,7 @@ from adadepth.data.streams import load as language_module
 from adadepth.data.streams.load import count_token_ids
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.data.streams_support import LINES, ROWS, make_stream_config
 
 
@@ -78,7 +78,7 @@ def write_jsonl(file: Path, rows: list[str]) -> Path:
     return file
 
 
-@pytest.mark.parametrize("kind", quick_one_in(2, ["hub", "jsonl", "folder", "documents"]))
+@pytest.mark.parametrize("kind", keep_one_quick(2, ["hub", "jsonl", "folder", "documents"]))
 def test_every_source_gives_the_same_lines(tmp_path: Path, kind: str) -> None:
     rows = [f"{line}\n" if line else "" for line in LINES]  # as WikiText is on the hub
     if kind == "documents":
@@ -99,7 +99,7 @@ def test_every_source_gives_the_same_lines(tmp_path: Path, kind: str) -> None:
     assert data.summary["train"]["characters"] == sum(len(line) + 1 for line in LINES[:32])
 
 
-@pytest.mark.parametrize("source", quick_one_in(2, ["local", "hub"]))
+@pytest.mark.parametrize("source", keep_one_quick(2, ["local", "hub"]))
 def test_given_sets_are_read_unchanged(tmp_path: Path, source: str) -> None:
     changes: dict[str, Any] = {"source": Source(source), "text_column": "body"}
     for prefix, lines in (("", LINES), ("evaluation_", LINES[:9]), ("test_", LINES[5:20])):

@@ -14,7 +14,7 @@ from adadepth.config import TokenizerConfig
 from adadepth.config.data import ParityConfig, Representation
 from adadepth.data import RunData, load_labelled_data
 from adadepth.errors import ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 
 def load(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> RunData:
@@ -75,7 +75,7 @@ def test_batches_have_vectors() -> None:
     assert batch["index"].tolist() == [4, 9]
 
 
-@pytest.mark.parametrize("cls_tokens", quick_one_in(2, [1, 2]))
+@pytest.mark.parametrize("cls_tokens", keep_one_quick(2, [1, 2]))
 def test_tokens_equal_the_vectors(cls_tokens: int, tmp_path: Any) -> None:
     tokens = load(cls_tokens=cls_tokens, representation=Representation.tokens, sequence_length=72)
     vectors = load()

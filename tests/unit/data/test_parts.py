@@ -22,7 +22,7 @@ from adadepth.data.stores.documents import build_document_encoding, build_line_e
 from adadepth.data.stores.mmap_arrays import open_arrays
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import PLAIN_IDS, load_or_train
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.scripts_support import ROOT
 
 from .support import make_tokenizer_config, write_corpus
@@ -145,7 +145,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, [*DAMAGES, "of another text", "all is a file"]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, [*DAMAGES, "of another text", "all is a file"]))
 def test_parts_of_another_text_are_rebuilt(
     kind: str,
     texts: list[str],

@@ -12,7 +12,7 @@ from adadepth.config.data import AgreementConfig, SentEvalConfig
 from adadepth.data import RunData
 from adadepth.errors import DataError
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 from .labelled_support import load, make_labelled_config, make_pair_rows, write_splits
 
@@ -179,7 +179,7 @@ def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
     assert [data.train[index]["difficulty"] for index in range(9)] == [row[column] for row in rows[:9]]
 
 
-@pytest.mark.parametrize(("change", "expected"), quick_one_in(5, [
+@pytest.mark.parametrize(("change", "expected"), keep_one_quick(5, [
     ({"verb_index": 9}, "agr.tsv, line 6 has the verb_index '9'; it must be from 2 to 7, the number of "
                         "words of its orig_sentence"),
     ({"verb_index": 1}, "agr.tsv, line 6 has the verb_index '1'; it must be from 2 to 7, the number of words"),
@@ -193,7 +193,9 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], expected: st
     assert expected in read_message(make_agreement(write_agreement(tmp_path / "agr.tsv", rows)))
 
 
-@pytest.mark.parametrize("missing", quick_one_in(4, ["verb_index", "verb_pos", "orig_sentence", "n_diff_intervening"]))
+@pytest.mark.parametrize(
+    "missing", keep_one_quick(4, ["verb_index", "verb_pos", "orig_sentence", "n_diff_intervening"])
+)
 def test_a_column_that_is_missing_is_named(tmp_path: Path, missing: str) -> None:
     columns = [name for name in COLUMNS if name != missing]
     file = write_agreement(tmp_path / "agr.tsv", [make_sentence(number) for number in range(20)], columns)

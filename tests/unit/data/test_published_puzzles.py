@@ -15,7 +15,7 @@ from adadepth.config.data import Symmetries
 from adadepth.data.puzzles.folders import load_puzzle_table
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, reduce_to_minimal
 from adadepth.errors import UserError
-from tests.puzzles_support import MAZE, SUDOKU, Group, sudoku_table, written_arrays, written_table
+from tests.puzzles_support import MAZE, SUDOKU, Group, make_sudoku_table, write_puzzle_arrays, write_puzzle_table
 
 TRAIN, COPIES = 6, 3
 
@@ -40,15 +40,15 @@ def groups() -> dict[str, list[Group]]:
 
 @pytest.fixture(scope="module")
 def arrays(groups: dict[str, list[Group]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written_arrays(tmp_path_factory.mktemp("sudoku-extreme-1k-aug-3"), groups, SUDOKU)
+    return write_puzzle_arrays(tmp_path_factory.mktemp("sudoku-extreme-1k-aug-3"), groups, SUDOKU)
 
 
 def test_cells_equal_those_of_the_table(arrays: Path, groups: dict[str, list[Group]], tmp_path: Path) -> None:
     for split, puzzle_groups in groups.items():
-        written_table(tmp_path / f"{split}.csv", puzzle_groups, SUDOKU)
+        write_puzzle_table(tmp_path / f"{split}.csv", puzzle_groups, SUDOKU)
     for limit in (None, 2):
         ours, theirs = (
-            load_puzzle_table(sudoku_table(path, max_train_examples=limit), 0) for path in (arrays, tmp_path)
+            load_puzzle_table(make_sudoku_table(path, max_train_examples=limit), 0) for path in (arrays, tmp_path)
         )
         assert ours.summary.pop("sources")["test"] == theirs.summary.pop("sources")["test"]
         assert ours.summary == theirs.summary
@@ -62,7 +62,7 @@ def test_cells_equal_those_of_the_table(arrays: Path, groups: dict[str, list[Gro
 
 
 def test_an_epoch_reads_one_augmentation_of_every_group(arrays: Path, groups: dict[str, list[Group]]) -> None:
-    train = load_puzzle_table(sudoku_table(arrays), seed=0).train
+    train = load_puzzle_table(make_sudoku_table(arrays), seed=0).train
     assert len(train) == TRAIN
     for index, group in enumerate(groups["train"]):
         read = {epoch: train[(epoch, index)] for epoch in range(60)}
@@ -72,7 +72,7 @@ def test_an_epoch_reads_one_augmentation_of_every_group(arrays: Path, groups: di
             is_given = example["input_ids"] > 1
             assert (example["input_ids"][is_given] == example["labels"][is_given]).all()
         assert (train[(7, index)]["input_ids"] == read[7]["input_ids"]).all()
-    elsewhere = load_puzzle_table(sudoku_table(arrays), seed=1).train
+    elsewhere = load_puzzle_table(make_sudoku_table(arrays), seed=1).train
     assert any((elsewhere[(e, 0)]["input_ids"] != train[(e, 0)]["input_ids"]).any() for e in range(9))
 
 
@@ -82,20 +82,20 @@ def test_a_test_puzzle_that_is_augmented_in_training_is_left_out(
     """Look under all symmetries if they are set, otherwise only among the augmentations."""
     other = transform(groups["train"][1][0], np.random.default_rng(5))
     tests = [*groups["test"], [groups["train"][4][2]], [other]]
-    folder = written_arrays(tmp_path / "leaking", {**groups, "test": tests}, SUDOKU)
-    as_it_stands = load_puzzle_table(sudoku_table(folder), seed=0)
-    moved_too = load_puzzle_table(sudoku_table(folder, symmetries=Symmetries.sudoku), seed=0)
+    folder = write_puzzle_arrays(tmp_path / "leaking", {**groups, "test": tests}, SUDOKU)
+    as_it_stands = load_puzzle_table(make_sudoku_table(folder), seed=0)
+    moved_too = load_puzzle_table(make_sudoku_table(folder, symmetries=Symmetries.sudoku), seed=0)
     assert [data.summary["left_out"] for data in (as_it_stands, moved_too)] == [1, 2]
     remaining = [moved_too.train[number]["input_ids"].tolist() for number in range(4)]
     assert remaining == [groups["train"][number][0][0].tolist() for number in (0, 2, 3, 5)]
     assert moved_too.train[(0, 0)]["input_ids"].tolist() not in [row[0].tolist() for row in groups["train"][0]]
-    all_of_it = written_arrays(tmp_path / "same", {**groups, "test": [g[:1] for g in groups["train"]]}, SUDOKU)
+    all_of_it = write_puzzle_arrays(tmp_path / "same", {**groups, "test": [g[:1] for g in groups["train"]]}, SUDOKU)
     with pytest.raises(UserError, match="every training puzzle is one of the evaluation puzzles"):
-        load_puzzle_table(sudoku_table(all_of_it), seed=0)
+        load_puzzle_table(make_sudoku_table(all_of_it), seed=0)
 
 
 def test_augmentations_of_held_out_puzzles_are_not_trained(arrays: Path) -> None:
-    data = load_puzzle_table(sudoku_table(arrays, held_out=0.5, evaluation_splits=["held_out"]), seed=0)
+    data = load_puzzle_table(make_sudoku_table(arrays, held_out=0.5, evaluation_splits=["held_out"]), seed=0)
     assert [len(data.train), len(data.evaluation["held_out"])] == [TRAIN // 2, TRAIN // 2]
     assert data.summary["left_out"] == 0
 
@@ -178,7 +178,7 @@ def test_missing_or_damaged_files_are_one_line_errors(name: str, arrays: Path, t
     folder = Path(shutil.copytree(arrays, tmp_path / "data"))
     damage(folder)
     with pytest.raises(UserError) as raised:
-        load_puzzle_table(sudoku_table(folder), seed=0)
+        load_puzzle_table(make_sudoku_table(folder), seed=0)
     assert message in str(raised.value)
     assert str(raised.value).startswith("dataset.")
     assert "\n" not in str(raised.value)
@@ -195,14 +195,14 @@ def test_missing_or_damaged_files_are_one_line_errors(name: str, arrays: Path, t
 )
 def test_settings_that_do_not_fit_are_one_line_errors(changes: dict[str, Any], message: str, arrays: Path) -> None:
     with pytest.raises(UserError) as raised:
-        load_puzzle_table(sudoku_table(arrays, **changes), seed=0)
+        load_puzzle_table(make_sudoku_table(arrays, **changes), seed=0)
     assert message in str(raised.value)
 
 
 def test_a_puzzle_of_several_rows_is_a_part_of_its_group(tmp_path: Path) -> None:
     """Use several examples of a puzzle: groups count puzzles, these rows. Label 0 is no answer."""
     rows = [(np.full(4, number), np.array([1, 0, number, 0])) for number in (1, 2, 3, 4)]
-    folder = written_arrays(tmp_path / "data", {"train": [rows], "test": [[(np.full(4, 5), np.full(4, 5))]]}, MAZE)
+    folder = write_puzzle_arrays(tmp_path / "data", {"train": [rows], "test": [[(np.full(4, 5), np.full(4, 5))]]}, MAZE)
     for name, values in {
         "puzzle_indices": [0, 1, 3, 4],
         "puzzle_identifiers": [0] * 3,
@@ -210,7 +210,7 @@ def test_a_puzzle_of_several_rows_is_a_part_of_its_group(tmp_path: Path) -> None
     }.items():
         np.save(folder / "train" / f"all__{name}.npy", np.array(values, dtype=np.int32))
     change_fact("total_groups", 2)(folder)
-    data = load_puzzle_table(sudoku_table(folder, symbols=MAZE), seed=0)
+    data = load_puzzle_table(make_sudoku_table(folder, symbols=MAZE), seed=0)
     assert len(data.train) == 2
     first_cells = [{data.train[(epoch, index)]["input_ids"][0] for epoch in range(40)} for index in range(2)]
     assert first_cells == [{1, 2, 3}, {4}]

@@ -22,7 +22,7 @@ from adadepth.data.puzzles.sudoku import (
     reduce_to_minimal,
 )
 from adadepth.errors import ConfigError, DataError
-from tests.puzzles_support import sudoku_table
+from tests.puzzles_support import make_sudoku_table
 
 
 def format_digits(digits: np.ndarray) -> str:
@@ -58,7 +58,7 @@ def sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_published_files_are_read(sudoku: Path) -> None:
-    data = load_puzzle_table(sudoku_table(sudoku), seed=0)
+    data = load_puzzle_table(make_sudoku_table(sudoku), seed=0)
     with (sudoku / "train.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(data.train) == len(rows) == 20
@@ -68,12 +68,12 @@ def test_published_files_are_read(sudoku: Path) -> None:
         expected = ([".123456789".index(symbol) + 1 for symbol in row[name]] for name in ("question", "answer"))
         assert [example["input_ids"].tolist(), example["labels"].tolist()] == list(expected)
         assert example["difficulty"] == row["question"].count(".")
-    rated = load_puzzle_table(sudoku_table(sudoku, difficulty_column="rating"), seed=0)
+    rated = load_puzzle_table(make_sudoku_table(sudoku, difficulty_column="rating"), seed=0)
     assert [rated.train[n]["difficulty"] for n in range(8)] == [0, 1, 2, 3, 4, 5, 6, 0]
     assert rated.train.attributes.keys() == {"givens", "rating"}
     assert rated.train.attributes["givens"].tolist() == [81 - row["question"].count(".") for row in rows]
     assert rated.evaluation["test"].attributes["rating"].tolist() == [number % 7 for number in range(20, 25)]
-    few = load_puzzle_table(sudoku_table(sudoku, max_train_examples=4, max_evaluation_examples=2), seed=0)
+    few = load_puzzle_table(make_sudoku_table(sudoku, max_train_examples=4, max_evaluation_examples=2), seed=0)
     assert (len(few.train), len(few.evaluation["test"])) == (4, 2)
 
 
@@ -83,7 +83,7 @@ def test_a_difficulty_that_is_no_number_is_a_one_line_error(sudoku: Path) -> Non
         match=r"dataset\.difficulty_column=source: .* has values other "
         r"than integers in that column",
     ):
-        load_puzzle_table(sudoku_table(sudoku, difficulty_column="source"), seed=0)
+        load_puzzle_table(make_sudoku_table(sudoku, difficulty_column="source"), seed=0)
 
 
 def test_columns_of_whole_numbers_in_all_rows_are_attributes(tmp_path: Path) -> None:
@@ -92,14 +92,14 @@ def test_columns_of_whole_numbers_in_all_rows_are_attributes(tmp_path: Path) -> 
     rows = [{**maze, "turns": turns, "score": score} for turns, score in (("1", "7"), ("12", "-7"))]
     turned = [{**row, **{key: row[key][::-1] for key in maze}} for row in rows]  # else they would be left out
     path = write_tables(tmp_path, {"train": turned, "test": rows})
-    data = load_puzzle_table(sudoku_table(path, symbols="# SGo", counted=CellCount.path_length), seed=0)
+    data = load_puzzle_table(make_sudoku_table(path, symbols="# SGo", counted=CellCount.path_length), seed=0)
     attributes = {name: values.tolist() for name, values in data.evaluation["test"].attributes.items()}
     assert attributes == {"path length": [4, 4], "turns": [1, 12]}
     assert [data.train[number]["difficulty"] for number in (0, 1)] == [4, 4]
 
 
 def test_a_training_puzzle_equivalent_to_a_test_puzzle_is_left_out(sudoku: Path) -> None:
-    data = load_puzzle_table(sudoku_table(sudoku, symmetries=Symmetries.sudoku), seed=0)
+    data = load_puzzle_table(make_sudoku_table(sudoku, symmetries=Symmetries.sudoku), seed=0)
     assert len(data.train) == 19
     assert data.summary["left_out"] == 1
     first, same, other = data.train[(0, 3)], data.train[(0, 3)], data.train[(1, 3)]
@@ -124,14 +124,14 @@ def test_invalid_puzzles_are_one_line_errors(column: str, text: str, message: st
     good = {"question": "." * 81, "answer": "1" * 81}
     path = write_tables(tmp_path, {"train": [good, {**good, column: text}], "test": [good]})
     with pytest.raises(DataError, match=message):
-        load_puzzle_table(sudoku_table(path), seed=0)
+        load_puzzle_table(make_sudoku_table(path), seed=0)
 
 
 def test_symmetries_need_their_shape(tmp_path: Path) -> None:
     row = {"question": "." * 25, "answer": "1" * 25}
     path = write_tables(tmp_path, {"train": [row], "test": [row]})
     with pytest.raises(ConfigError, match=r"dataset\.symmetries=sudoku: the puzzles have 25 cells"):
-        load_puzzle_table(sudoku_table(path, symmetries=Symmetries.sudoku), seed=0)
+        load_puzzle_table(make_sudoku_table(path, symmetries=Symmetries.sudoku), seed=0)
 
 
 def test_a_square_has_eight_symmetries() -> None:

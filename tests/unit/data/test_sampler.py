@@ -16,7 +16,7 @@ from adadepth.config.data import ParityConfig
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.batches import EpochSampler, ProcessBatches, get_lengths, order_for_evaluation, order_longest_first
 from adadepth.data.features.states import RowNumbers
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.data.labelled_support import load, make_labelled_config, make_pair_rows, write_splits
 from tests.unit.data.support import make_corpus_config, make_tokenizer_config, write_corpus
 
@@ -68,7 +68,8 @@ def load_shifted(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", quick_one_in(3, [load_pretraining, load_unpaired, load_pairs, load_double_pairs, load_tagged, load_shifted])
+    "make",
+    keep_one_quick(3, [load_pretraining, load_unpaired, load_pairs, load_double_pairs, load_tagged, load_shifted]),
 )
 def test_lengths_equal_those_of_the_examples(make: Callable[[Path], Any], tmp_path: Path) -> None:
     examples = make(tmp_path)

@@ -18,7 +18,7 @@ from adadepth.data import load_labelled_data, load_language_data, load_pretraini
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import for_model, with_data_layout
 from adadepth.runs.data_identity import digest_tokenizer
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 from .labelled_support import write_table
 from .streams_support import LINES, ROWS, make_stream_config
@@ -65,8 +65,8 @@ def test_a_long_text_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert digest_tokenizer(words) == digest
 
 
-@pytest.mark.parametrize("double", quick_one_in(2, ["first", "both"]))
-@pytest.mark.parametrize("cls_tokens", quick_one_in(2, [0, 1, 2]))
+@pytest.mark.parametrize("double", keep_one_quick(2, ["first", "both"]))
+@pytest.mark.parametrize("cls_tokens", keep_one_quick(2, [0, 1, 2]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_layout_survives_saving(kind: str, cls_tokens: int, double: Any, tmp_path: Path) -> None:
     words = get_tokenizer(kind)
@@ -152,8 +152,8 @@ def save_tokenizer(kind: str, folder: Path) -> TokenizerConfig:
     return TokenizerConfig(path=str(folder / "words"))
 
 
-@pytest.mark.parametrize("cls_tokens", quick_one_in(2, [0, 1, 2]))
-@pytest.mark.parametrize("kind", quick_one_in(2, ["bert", "own roberta", "albert"]))
+@pytest.mark.parametrize("cls_tokens", keep_one_quick(2, [0, 1, 2]))
+@pytest.mark.parametrize("kind", keep_one_quick(2, ["bert", "own roberta", "albert"]))
 @pytest.mark.parametrize("columns", [["a"], ["a", "b"]], ids=["texts", "pairs"])
 def test_sentences_and_pairs_equal_the_training_data(
     kind: str, cls_tokens: int, columns: list[str], tmp_path: Path

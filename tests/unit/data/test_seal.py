@@ -11,7 +11,7 @@ import pytest
 from adadepth.data import load_pretraining_data
 from adadepth.data.cache import SEAL, ensure_folder, find_damage
 from adadepth.data.stores.documents import TokenStore
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.data.support import make_corpus_config, make_tokenizer_config, write_corpus
 
 
@@ -39,7 +39,7 @@ def read(corpus: Path, cache: Path) -> tuple[list[int], list[int], str]:
     return stores[0].tokens.tolist(), stores[1].tokens.tolist(), data.tokenizer.backend_tokenizer.to_str()
 
 
-@pytest.mark.parametrize("kind", quick_one_in(9, DAMAGES))
+@pytest.mark.parametrize("kind", keep_one_quick(9, DAMAGES))
 def test_damaged_files_are_detected_and_rebuilt(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     corpus, cache = write_corpus(tmp_path), tmp_path / "cache"
     whole = read(corpus, cache)

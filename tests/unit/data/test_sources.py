@@ -21,7 +21,7 @@ from adadepth.data.streams.load import load_language_data
 from adadepth.data.text import hub
 from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 
 from .labelled_support import make_labelled_config, write_table
 from .support import make_corpus_config, make_tokenizer_config, write_corpus
@@ -182,8 +182,8 @@ def expect_refusal(read: Callable[[], object], file: Path) -> None:
     assert str(file) in message
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
-@pytest.mark.parametrize("before", mostly_slow([True, False], lambda before: before))
+@pytest.mark.parametrize("kind", keep_one_quick(4, KINDS))
+@pytest.mark.parametrize("before", mark_mostly_slow([True, False], lambda before: before))
 def test_nothing_of_a_changing_file_is_stored(
     kind: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +223,7 @@ def test_a_file_that_changed_and_was_restored_is_refused(
     assert read(tmp_path, tmp_path / "cache") == read(tmp_path, tmp_path / "other")
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, ["table", "corpus", "stream"]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, ["table", "corpus", "stream"]))
 def test_a_changing_folder_in_place_of_a_hub_set_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

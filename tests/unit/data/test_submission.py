@@ -11,7 +11,7 @@ from adadepth.config import LabelledConfig
 from adadepth.data.labelled.submission import SUBMISSIONS, check_submission_names, write_submission
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 
 ENTAILMENT = ["entailment", "neutral", "contradiction"]
 
@@ -55,7 +55,7 @@ SERVER = {
 }
 
 
-@pytest.mark.parametrize("task", mostly_slow(SERVER, "mnli".__eq__))
+@pytest.mark.parametrize("task", mark_mostly_slow(SERVER, "mnli".__eq__))
 def test_files_of_every_task_have_names_and_values_of_the_server(task: str, tmp_path: Path) -> None:
     dataset = configured(f"act_{task}").dataset
     assert isinstance(dataset, LabelledConfig)

@@ -22,7 +22,7 @@ from adadepth.config.data import SequenceProblem
 from adadepth.data import RunData, load_labelled_data
 from adadepth.data.stores import questions, rows
 from adadepth.errors import DataError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 from .labelled_support import make_pair_rows, write_splits
 from .tokenizers_support import tokenizer
@@ -97,7 +97,7 @@ def record_tokenised(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("aside", [{}, HELD_OUT], ids=["splits", "held_out"])
-@pytest.mark.parametrize("kind", quick_one_in(3, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(3, KINDS))
 def test_fewer_texts_give_the_same_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, aside: dict[str, Any]
 ) -> None:

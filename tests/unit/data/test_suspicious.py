@@ -17,7 +17,7 @@ from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.run_data import RunData
 from adadepth.data.text import hub
 from adadepth.errors import DataError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.data.support import make_corpus_config, make_tokenizer_config, write_corpus
 
 TEXTS = [f"The cat sees dog number {number}. It was a fine day in story {number}." for number in range(40)]
@@ -144,7 +144,7 @@ def test_labels_that_are_bytes_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    quick_one_in(3, [
+    keep_one_quick(3, [
         {"path": 7}, {"path": True}, {"path": {"a": "b"}}, {"path": [7, None]}, {"path": "x" * 5000},
         {"path": "x/" * 2500}, {"path": "a\0b"}, {"evaluation_path": 7}, {"cache_dir": "x" * 5000},
         {"cache_dir": "x/" * 2500}, {"cache_dir": "/proc/x"}, {"cache_dir": "/dev/null"},

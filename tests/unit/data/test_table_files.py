@@ -19,7 +19,7 @@ from adadepth.data.labelled.splits import open_file_splits, open_table
 from adadepth.data.text.table import DataTable
 from adadepth.data.text.table_files import read_file_rows
 from adadepth.errors import DataError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 
 def read(table: DataTable) -> dict[str, list[Any]]:
@@ -187,7 +187,7 @@ def test_the_only_table_of_a_folder_is_the_split_of_its_name(tmp_path: Path) -> 
 # --- columns with usual names
 
 
-@pytest.mark.parametrize(("columns", "texts", "label"), quick_one_in(3, [
+@pytest.mark.parametrize(("columns", "texts", "label"), keep_one_quick(3, [
     (["text", "label"], ["text"], "label"), (["Review", "Class"], ["Review"], "Class"),
     (["sentence1", "sentence2", "label", "idx"], ["sentence1", "sentence2"], "label"),
     (["hypothesis", "premise", "labels"], ["premise", "hypothesis"], "labels"),

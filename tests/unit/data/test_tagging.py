@@ -15,7 +15,7 @@ from adadepth.config import Source, TaggingConfig, TokenizerConfig
 from adadepth.data import RunData, load_labelled_data
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.treebank_support import write_treebank
 
 from .labelled_support import write_splits
@@ -296,7 +296,7 @@ def copy_sentences(source: Path, target: Path) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("folder", "changes"), quick_one_in(2, [
+@pytest.mark.parametrize(("folder", "changes"), keep_one_quick(2, [
     ("wikiann/en", {"labels": ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"]}),
     ("ud_english_ewt", {"tag_column": "upos", "metrics": ["token_accuracy"]}),
 ]))  # fmt: skip

@@ -15,7 +15,7 @@ from adadepth.config.data import SequenceProblem
 from adadepth.data import load_labelled_data
 from adadepth.evaluation.bag_of_words import score_bag_of_words
 from adadepth.tasks import finetune
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 FILLERS = ("tree", "river", "stone", "cloud", "house")
 
@@ -37,7 +37,7 @@ def build_texts(first: int, count: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("changes", "label_of"),
-    quick_one_in(
+    keep_one_quick(
         3,
         [
             ({"metrics": ["accuracy"]}, lambda text: text.split()[1]),

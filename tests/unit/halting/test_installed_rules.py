@@ -18,9 +18,9 @@ from adadepth.models import AlbertActForTokenClassification, AlbertActModel
 from adadepth.tasks.exit_study import parse_exit_rules
 from adadepth.tasks.next_commands import _has_exit_rules
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
-from tests.models_support import padded_batch, small_config
-from tests.plugins_support import package_on_path
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_padded_batch, make_small_config
+from tests.plugins_support import install_package
 
 SOURCE = """
 from dataclasses import dataclass
@@ -82,20 +82,20 @@ def rules_dir(tmp_path: Path) -> Iterator[Path]:
 
 def compute_depths(rule: str, **changes: object) -> tuple[torch.Tensor, torch.Tensor]:
     """Return updates and halting masses of real tokens, all of which have halting probability 1/2 at every update."""
-    model = AlbertActModel(small_config(halting_rule=rule, num_hidden_layers=9, **changes)).eval()
+    model = AlbertActModel(make_small_config(halting_rule=rule, num_hidden_layers=9, **changes)).eval()
     unit = model.encoder.albert_layer.act.dense
     for parameter in unit.parameters():
         torch.nn.init.zeros_(parameter)
-    batch = padded_batch()
+    batch = make_padded_batch()
     outputs = model(**batch)
     valid = batch["attention_mask"].bool()
     return outputs.updates[valid], outputs.halting_probabilities[valid]
 
 
-@pytest.mark.parametrize("execution", quick_one_in(2, ["dense", "ragged"]))
+@pytest.mark.parametrize("execution", keep_one_quick(2, ["dense", "ragged"]))
 def test_a_halting_rule_of_a_plugin_sets_the_masses(rules_dir: Path, execution: str) -> None:
     """Compare masses of half the remainder, 1 - 2^-n > 0.99 at n = 7, with the built-in rule, 1/2 + 1/2 at n = 2."""
-    with package_on_path(rules_dir, "own-rules", HALTING):
+    with install_package(rules_dir, "own-rules", HALTING):
         updates, masses = compute_depths("shares", execution=execution)
         assert updates.unique().tolist() == [7]
         assert torch.allclose(masses, 0.5 ** torch.arange(1, 8).expand_as(masses))
@@ -103,17 +103,17 @@ def test_a_halting_rule_of_a_plugin_sets_the_masses(rules_dir: Path, execution: 
 
 
 def test_no_token_halts_at_a_fixed_depth(rules_dir: Path) -> None:
-    with package_on_path(rules_dir, "own-rules", HALTING):
+    with install_package(rules_dir, "own-rules", HALTING):
         assert compute_depths("shares", fixed_depth=8)[0].unique().tolist() == [8]
 
 
-@pytest.mark.parametrize(("rule", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("rule", "message"), keep_one_quick(3, [
     ("share", "model.halting_rule=share: halting rule 'share': must be one of act, shares (did you mean 'shares'?)"),
     ("shares:0", "model.halting_rule=shares:0: halting rule 'shares:0': power=0.0: must be above 0"),
     ("act:1", "model.halting_rule=act:1: halting rule 'act:1': too many parameters, the form is act"),
 ]))  # fmt: skip
 def test_an_invalid_halting_rule_is_refused_in_one_line(rules_dir: Path, rule: str, message: str) -> None:
-    with package_on_path(rules_dir, "own-rules", HALTING):
+    with install_package(rules_dir, "own-rules", HALTING):
         assert configured("act_tiny", "model.halting_rule=shares:2").model.halting_rule == "shares:2"  # type: ignore[attr-defined]
         with pytest.raises(ConfigError) as raised:
             configured("act_tiny", f"model.halting_rule={rule}")
@@ -121,9 +121,9 @@ def test_an_invalid_halting_rule_is_refused_in_one_line(rules_dir: Path, rule: s
 
 
 def test_a_memory_of_a_wrong_shape_is_refused_before_the_evaluation(rules_dir: Path) -> None:
-    model = AlbertActForTokenClassification(small_config())
+    model = AlbertActForTokenClassification(make_small_config())
     message = r"^exit rule 'flat': returned a memory of shape \(2,\), not \(2, k\)$"
-    with package_on_path(rules_dir, "own-rules", {exit_rules.GROUP: {"flat": "own_rules:Flat"}}):
+    with install_package(rules_dir, "own-rules", {exit_rules.GROUP: {"flat": "own_rules:Flat"}}):
         before = torch.get_rng_state()
         with pytest.raises(ConfigError, match=message):
             parse_exit_rules(["sample", "flat"], model)
@@ -133,25 +133,25 @@ def test_a_memory_of_a_wrong_shape_is_refused_before_the_evaluation(rules_dir: P
 def test_exit_rules_are_refused_with_a_halting_rule_of_a_plugin(rules_dir: Path) -> None:
     """Check that they are refused before an evaluation and that the last screen prints no command with them."""
     config = configured("act_hops")
-    with package_on_path(rules_dir, "own-rules", HALTING):
+    with install_package(rules_dir, "own-rules", HALTING):
         for fields in ({"halting_rule": "shares"}, {"state_rule": "accumulated"}):
-            model = AlbertActForTokenClassification(small_config(**fields))
+            model = AlbertActForTokenClassification(make_small_config(**fields))
             assert model.exit_signals == frozenset()
             assert not _has_exit_rules(config, model)
             with pytest.raises(ConfigError, match=r"^exit_rules=\['all'\]: (halting|state)_rule='.*': exit rules "):
                 parse_exit_rules(["all"], model)
-        assert _has_exit_rules(config, AlbertActForTokenClassification(small_config()))
+        assert _has_exit_rules(config, AlbertActForTokenClassification(make_small_config()))
 
 
 def test_the_help_lists_the_plug_ins_of_a_package(rules_dir: Path) -> None:
     assert "own-rules" not in format_usage(list_config_folders())
-    with package_on_path(rules_dir, "own-rules", {**HALTING, **EXITS}):
+    with install_package(rules_dir, "own-rules", {**HALTING, **EXITS}):
         assert "Plug-ins of installed packages (docs/plugins.md):\n" in format_usage(list_config_folders())
         assert "  own-rules: exit rules odd, halting rules shares\n" in format_usage(list_config_folders())
 
 
 def test_an_exit_rule_of_a_plugin_is_parsed_applied_and_listed(rules_dir: Path) -> None:
-    with package_on_path(rules_dir, "own-rules", EXITS):
+    with install_package(rules_dir, "own-rules", EXITS):
         rule = exit_rules.parse_rule("odd:3")
         assert rule.label == "odd:3"
         assert exit_rules.apply_rule(rule, torch.zeros(2, 9, 3), None).tolist() == [5, 5]
@@ -169,7 +169,7 @@ def test_an_exit_rule_of_a_plugin_is_parsed_applied_and_listed(rules_dir: Path) 
 def test_an_invalid_plugin_is_refused_in_one_line(
     rules_dir: Path, group: str, name: str, entry_point: str, message: str
 ) -> None:
-    with package_on_path(rules_dir, "own-rules", {group: {name: entry_point}}):
+    with install_package(rules_dir, "own-rules", {group: {name: entry_point}}):
         with pytest.raises(ConfigError) as raised:
             rules.halting_rules() if group == rules.GROUP else exit_rules.exit_rules()
         assert message in str(raised.value)

@@ -14,7 +14,7 @@ from scipy.stats import entropy, spearmanr
 from adadepth.halting.trace import DepthTrace, Execution, Halting
 from adadepth.metrics.depth_statistics import COSINE_GROUPS, HaltingStatistics, flatten
 from adadepth.metrics.unit_classes import TOKEN_CLASSES, token_classes
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.report import synthetic
 
 MAX_UPDATES = 7
@@ -154,7 +154,7 @@ def test_negative_cosines_count() -> None:
     assert statistics.summary()["cosine"]["all"][0]["running"] == pytest.approx(-1)
 
 
-@pytest.mark.parametrize("spread", quick_one_in(3, [0.02, 0.3, 3.0]))
+@pytest.mark.parametrize("spread", keep_one_quick(3, [0.02, 0.3, 3.0]))
 def test_spearman_equals_that_of_the_raw_losses(spread: float) -> None:
     """Include losses that are all close together, as at initialisation: the mean is 10 nats."""
     generator = np.random.default_rng(0)

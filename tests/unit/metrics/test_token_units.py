@@ -13,7 +13,7 @@ from adadepth.metrics.exit_study import DRAWS, add_online, find_oracle_exits, on
 from adadepth.metrics.scoring import compute_quality
 from adadepth.metrics.step_records import POSITIONS, StepRecorder, get_sequence_numbers, merge
 from adadepth.metrics.step_summary import summarise_steps
-from tests.models_support import MOVING, padded_batch, small_config, spread_depths
+from tests.models_support import MOVING, make_padded_batch, make_small_config, spread_depths
 
 LENGTHS, STEPS = (10, 7, 3, 12), 6
 MEASURED = {"problem": "classification", "metrics": ("accuracy",)}
@@ -22,13 +22,15 @@ MEASURED = {"problem": "classification", "metrics": ("accuracy",)}
 @pytest.fixture
 def tagger():
     torch.manual_seed(0)
-    model = AlbertActForTokenClassification(small_config(**(MOVING | {"state_rule": "graves", "num_labels": 3}))).eval()
+    model = AlbertActForTokenClassification(
+        make_small_config(**(MOVING | {"state_rule": "graves", "num_labels": 3}))
+    ).eval()
     spread_depths(model, scale=8.0, bias=-2.0)
     return model
 
 
 def make_tagged_batch():
-    batch = padded_batch(LENGTHS)
+    batch = make_padded_batch(LENGTHS)
     labelled = batch["attention_mask"].bool() & (torch.arange(12) % 2 == 1)
     batch["labels"] = torch.where(labelled, batch["input_ids"] % 3, -100)
     difficulty = torch.where(labelled & (torch.arange(12) > 2), torch.arange(12), -1)
@@ -120,9 +122,9 @@ def test_compute_of_tokens_equals_a_loop_over_them(tagger):
 
 def test_compute_of_sequences_whose_tokens_halt_together():
     torch.manual_seed(0)
-    model = AlbertActForSequenceClassification(small_config(num_labels=3)).eval()
+    model = AlbertActForSequenceClassification(make_small_config(num_labels=3)).eval()
     lengths, steps = torch.tensor(LENGTHS), torch.tensor([1, 6, 3, 2])
-    batch = padded_batch(LENGTHS)
+    batch = make_padded_batch(LENGTHS)
     expected = 0.0
     for row, step in enumerate(steps.tolist()):
         alone = {name: value[row : row + 1, : LENGTHS[row]] for name, value in batch.items()}

@@ -25,7 +25,7 @@ from adadepth import (
     TrmConfig,
     TrmForPuzzles,
 )
-from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
+from tests.models_support import SMALL, make_padded_batch, make_small_config, make_small_multi_exit, make_small_ponder
 from tests.unit.models.adalayers_support import build_mixture
 from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.looped.looped_support import build_looped
@@ -49,16 +49,16 @@ TINY_PUZZLES = {
     "reasoning_updates": 1, "num_steps": 3,
 }  # fmt: skip
 BUILD: dict[str, Callable[[], Any]] = {
-    "act pretraining": lambda: AlbertActForPreTraining(small_config()),
-    "act classification": lambda: AlbertActForSequenceClassification(small_config()),
-    "act tagging": lambda: AlbertActForTokenClassification(small_config()),
-    "act spans": lambda: AlbertActForQuestionAnswering(small_config()),
-    "act choices": lambda: AlbertActForMultipleChoice(small_config()),
+    "act pretraining": lambda: AlbertActForPreTraining(make_small_config()),
+    "act classification": lambda: AlbertActForSequenceClassification(make_small_config()),
+    "act tagging": lambda: AlbertActForTokenClassification(make_small_config()),
+    "act spans": lambda: AlbertActForQuestionAnswering(make_small_config()),
+    "act choices": lambda: AlbertActForMultipleChoice(make_small_config()),
     "albert": lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)),
     "stock classification": lambda: build_stock(StockForSequenceClassification),
     "stock tagging": lambda: build_stock(StockForTokenClassification),
-    "ponder": small_ponder,
-    "exits": small_multi_exit,
+    "ponder": make_small_ponder,
+    "exits": make_small_multi_exit,
     "mixture": build_mixture,
     "recurrent": lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
     "puzzles": lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
@@ -127,10 +127,12 @@ def build_inputs(name):
     if name.endswith(("network", "supernet")):
         return {"input_ids": draw_words()}
     if name.startswith(("looped", "early exit", "routed")):
-        return {"input_ids": padded_batch()["input_ids"] % 53}
+        return {"input_ids": make_padded_batch()["input_ids"] % 53}
     if name == "mixture":
         return {"input_ids": draw_words() % 20}
-    batch = padded_batch([10, 7, 2]) if name == "ponder" else padded_batch()  # its second token gets several updates
+    batch = (
+        make_padded_batch([10, 7, 2]) if name == "ponder" else make_padded_batch()
+    )  # its second token gets several updates
     return {key: values.unsqueeze(1) for key, values in batch.items()} if name == "act choices" else batch
 
 

@@ -30,7 +30,7 @@ from adadepth import (
 from adadepth.halting.exit_rules import ExitRule, StepView
 from tests.host_reads_support import ACCELERATOR, accelerator_autocast
 from tests.mirrored_reads_support import MirroredReads
-from tests.models_support import small_act, small_multi_exit, small_ponder
+from tests.models_support import make_small_act, make_small_multi_exit, make_small_ponder
 from tests.unit.models.adalayers_support import build_mixture
 from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.every_model_support import BUILD, TINY_PUZZLES
@@ -86,7 +86,7 @@ class Counts(NamedTuple):
 
 
 def _act(model_class: Any, **fields: Any) -> Callable[[int, int], Any]:
-    return lambda layers, exits: small_act(model_class, num_hidden_layers=exits, **fields)
+    return lambda layers, exits: make_small_act(model_class, num_hidden_layers=exits, **fields)
 
 
 def _make_early_exit_builder(model_class: Any = None, base: str = "llama", **fields: Any) -> Callable[[int, int], Any]:
@@ -123,8 +123,8 @@ CASES: dict[str, Case] = {
     "ACT-ALBERT": Case(_act(AlbertActForSequenceClassification), {}),
     "ACT-ALBERT, `execution=ragged`": Case(_act(AlbertActForSequenceClassification, execution="ragged"), {}),
     "ACT-ALBERT, taggers with an exit rule": Case(_act(AlbertActForTokenClassification), RULE, "token"),
-    "PonderALBERT": Case(lambda layers, exits: small_ponder(num_hidden_layers=exits), RULE),
-    "multi-exit ALBERT": Case(lambda layers, exits: small_multi_exit(num_hidden_layers=exits), RULE),
+    "PonderALBERT": Case(lambda layers, exits: make_small_ponder(num_hidden_layers=exits), RULE),
+    "multi-exit ALBERT": Case(lambda layers, exits: make_small_multi_exit(num_hidden_layers=exits), RULE),
     "PonderNet's cell": Case(
         lambda layers, exits: PonderRnnForClassification(
             PonderRnnConfig(input_size=6, hidden_size=8, num_steps=exits)

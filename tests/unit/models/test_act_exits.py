@@ -10,8 +10,8 @@ from adadepth.errors import ConfigError
 from adadepth.halting.act import act_hazard
 from adadepth.halting.exit_rules import Quantile, apply_rule
 from adadepth.models.albert_act.readouts import build_step_mask
-from tests.marks_support import quick_one_in
-from tests.models_support import MOVING, padded_batch, small_config, spread_depths
+from tests.marks_support import keep_one_quick
+from tests.models_support import MOVING, make_padded_batch, make_small_config, spread_depths
 
 LENGTHS, STEPS = (10, 7, 1, 12), 6
 HEADS = (AlbertActForTokenClassification, AlbertActForSequenceClassification)
@@ -21,7 +21,7 @@ RULES += ["quantile:0.99", "quantile:0.4", "sample", "expectation"]
 
 def make(model_class, rule="graves", **changes):
     torch.manual_seed(0)
-    model = model_class(small_config(**(MOVING | {"state_rule": rule, "num_labels": 3} | changes))).eval()
+    model = model_class(make_small_config(**(MOVING | {"state_rule": rule, "num_labels": 3} | changes))).eval()
     spread_depths(model, scale=8.0, bias=-2.0)
     with torch.no_grad():
         model.classifier.weight.mul_(4.0)
@@ -35,12 +35,12 @@ def predict(model, batch, **options):
 
 @pytest.mark.parametrize(
     ("model_class", "rule", "recall", "depth"),
-    quick_one_in(5, product(HEADS, ["single", "graves"], [False, True], [1, 3, 6])),
+    keep_one_quick(5, product(HEADS, ["single", "graves"], [False, True], [1, 3, 6])),
 )
 def test_fixed_equals_a_configured_depth(model_class, rule, recall, depth):
     """Compare with configurations without halting, for any halting unit."""
     options_of_depth = {"fixed_depth": depth, "recall": recall, "execution": "dense"}
-    model, batch = make(model_class, rule, **options_of_depth), padded_batch(LENGTHS)
+    model, batch = make(model_class, rule, **options_of_depth), make_padded_batch(LENGTHS)
     with torch.no_grad():
         expected = model(**batch)
     real = expected.updates > 0 if model_class is AlbertActForTokenClassification else slice(None)
@@ -53,12 +53,12 @@ def test_fixed_equals_a_configured_depth(model_class, rule, recall, depth):
 
 
 @pytest.mark.parametrize(
-    ("state_rule", "recall"), quick_one_in(2, [("single", False), ("graves", False), ("graves", True)])
+    ("state_rule", "recall"), keep_one_quick(2, [("single", False), ("graves", False), ("graves", True)])
 )
-@pytest.mark.parametrize("model_class", quick_one_in(2, HEADS))
-@pytest.mark.parametrize("rule", quick_one_in(3, RULES))
+@pytest.mark.parametrize("model_class", keep_one_quick(2, HEADS))
+@pytest.mark.parametrize("rule", keep_one_quick(3, RULES))
 def test_packed_equals_dense(model_class, state_rule, recall, rule):
-    model, batch = make(model_class, state_rule, recall=recall), padded_batch(LENGTHS)
+    model, batch = make(model_class, state_rule, recall=recall), make_padded_batch(LENGTHS)
     by_execution = {}
     for execution in ("dense", "ragged"):
         model.config.execution = execution
@@ -75,21 +75,21 @@ def test_packed_equals_dense(model_class, state_rule, recall, rule):
     assert work.executed <= work.dense
 
 
-@pytest.mark.parametrize("rule", quick_one_in(3, RULES))
+@pytest.mark.parametrize("rule", keep_one_quick(3, RULES))
 def test_exited_sequences_change_no_other_prediction(rule):
     """Check what makes a replay exact where units are whole sequences."""
-    model, batch = make(AlbertActForSequenceClassification), padded_batch(LENGTHS)
+    model, batch = make(AlbertActForSequenceClassification), make_padded_batch(LENGTHS)
     ran, replayed = (predict(model, batch, exit_rule=rule, run_all_steps=run_all) for run_all in (False, True))
     assert ran.exit_steps.equal(replayed.exit_steps)
     torch.testing.assert_close(ran.logits, replayed.logits, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("rule", quick_one_in(2, RULES))
+@pytest.mark.parametrize("rule", keep_one_quick(2, RULES))
 def test_token_exits_equal_a_loop_over_tokens(rule):
     """Apply the rule step by step to states in which exited tokens are frozen."""
     if rule in ("sample", "expectation"):
         pytest.skip("drawn, or never exits")
-    model, batch = make(AlbertActForTokenClassification), padded_batch(LENGTHS)
+    model, batch = make(AlbertActForTokenClassification), make_padded_batch(LENGTHS)
     outputs = predict(model, batch, exit_rule=rule)
     valid = batch["attention_mask"].bool()
     exits = torch.zeros(valid.shape, dtype=torch.long)
@@ -128,7 +128,7 @@ def test_token_exits_equal_a_loop_over_tokens(rule):
 
 def test_the_halting_threshold_equals_a_quantile_rule():
     """Compare exits of the halting unit with those of the rule online: states are equal until a token halts."""
-    model, batch = make(AlbertActForTokenClassification, "graves"), padded_batch(LENGTHS)
+    model, batch = make(AlbertActForTokenClassification, "graves"), make_padded_batch(LENGTHS)
     with torch.no_grad():
         halted = model(**batch)
     ran = predict(model, batch, exit_rule=Quantile(0.99))
@@ -158,7 +158,7 @@ def test_the_hazard_of_a_halted_unit_has_a_gradient_of_0():
 
 
 def test_labels_select_the_recorded_units():
-    model, batch = make(AlbertActForTokenClassification), padded_batch(LENGTHS)
+    model, batch = make(AlbertActForTokenClassification), make_padded_batch(LENGTHS)
     valid = batch["attention_mask"].bool()
     labels = torch.where(valid & (torch.arange(12) % 2 == 1), batch["input_ids"] % 3, -100)
     some = predict(model, batch, labels=labels, run_all_steps=True)
@@ -173,7 +173,7 @@ def test_labels_select_the_recorded_units():
 
 def test_without_a_rule_nothing_changes():
     for model_class in HEADS:
-        model, batch = make(model_class), padded_batch(LENGTHS)
+        model, batch = make(model_class), make_padded_batch(LENGTHS)
         with torch.no_grad():
             plain = model(**batch)
         seeded = predict(model, batch)
@@ -183,7 +183,7 @@ def test_without_a_rule_nothing_changes():
 
 
 def test_unsupported_rules_are_refused():
-    batch = padded_batch(LENGTHS)
+    batch = make_padded_batch(LENGTHS)
     with pytest.raises(ConfigError, match="state_rule='basic': exit rules need single or graves"):
         predict(make(HEADS[0], "basic"), batch, exit_rule="fixed:2")
     with pytest.raises(ConfigError, match="the model has 6 steps"):

@@ -8,8 +8,8 @@ import torch
 from adadepth import AlbertActForSequenceClassification
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
-from tests.models_support import padded_batch, small_config, spread_depths
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_padded_batch, make_small_config, spread_depths
 
 LENGTHS = (10, 7, 1)
 
@@ -17,13 +17,13 @@ LENGTHS = (10, 7, 1)
 def mean_model(**changes):
     torch.manual_seed(0)
     settings = {"pooling": "mean", "num_labels": 3, "initializer_range": 0.3, "classifier_dropout_prob": 0.0}
-    model = AlbertActForSequenceClassification(small_config(**(settings | changes))).eval()
+    model = AlbertActForSequenceClassification(make_small_config(**(settings | changes))).eval()
     spread_depths(model)
     return model
 
 
 def test_the_mean_is_over_real_tokens():
-    model, batch = mean_model(), padded_batch(LENGTHS)
+    model, batch = mean_model(), make_padded_batch(LENGTHS)
     with torch.no_grad():
         logits = model(**batch).logits
         states = model.albert(**batch).last_hidden_state
@@ -37,7 +37,7 @@ def test_the_mean_is_over_real_tokens():
 
 @pytest.mark.parametrize("state_rule", ["single", "graves"])
 def test_ragged_execution_changes_nothing(state_rule):
-    batch, outputs = padded_batch(LENGTHS), []
+    batch, outputs = make_padded_batch(LENGTHS), []
     for execution in ("dense", "ragged"):
         model = mean_model(state_rule=state_rule, execution=execution)
         outputs.append(model(**batch, labels=torch.tensor([0, 1, 2])))
@@ -50,13 +50,13 @@ def test_ragged_execution_changes_nothing(state_rule):
 
 def test_every_weight_is_trained_and_there_is_no_pooler(tmp_path):
     model = mean_model()
-    model(**padded_batch(LENGTHS), labels=torch.tensor([0, 1, 2])).loss.backward()
+    model(**make_padded_batch(LENGTHS), labels=torch.tensor([0, 1, 2])).loss.backward()
     assert all(weight.grad is not None for weight in model.parameters())
     assert not any("pooler" in name for name, _ in model.named_parameters())
     model.save_pretrained(tmp_path)
     loaded = AlbertActForSequenceClassification.from_pretrained(tmp_path).eval()
     assert loaded.config.pooling == "mean"
-    torch.testing.assert_close(loaded(**padded_batch(LENGTHS)).logits, model(**padded_batch(LENGTHS)).logits)
+    torch.testing.assert_close(loaded(**make_padded_batch(LENGTHS)).logits, model(**make_padded_batch(LENGTHS)).logits)
 
 
 @pytest.mark.parametrize("call", [{"exit_rule": "fixed:2"}, {"run_all_steps": True}])
@@ -64,17 +64,17 @@ def test_steps_are_refused(call):
     model = mean_model()
     assert model.exit_signals == frozenset()
     with pytest.raises(ConfigError) as caught:
-        model(**padded_batch(LENGTHS), **call)
+        model(**make_padded_batch(LENGTHS), **call)
     assert "\n" not in str(caught.value)
 
 
 def test_readouts_are_refused():
     model = mean_model(readout_weight=0.5)
     with pytest.raises(ConfigError, match="pooling=mean: exit rules and readouts need pooling=first"):
-        model(**padded_batch(LENGTHS), labels=torch.tensor([0, 1, 2]))
+        model(**make_padded_batch(LENGTHS), labels=torch.tensor([0, 1, 2]))
 
 
-@pytest.mark.parametrize(("root", "overrides", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("root", "overrides", "message"), keep_one_quick(3, [
     ("act_cola", ["model.readout_weight=0.5"], "model.readout_weight=0.5: readouts read the first token"),
     ("act_pos", [], "model.pooling=mean: only used for classification of whole sequences"),
     ("act_squad", [], "model.pooling=mean: only used for classification of whole sequences"),

@@ -15,7 +15,7 @@ from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, AdaLay
 from adadepth.errors import DataError
 from adadepth.models.adalayers.base import find_blocks
 from adadepth.models.shared.layers import sinusoidal_positions
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, SHAPE, VARIANTS, WIDTH, draw_texts, set_scores
 
 MODELS = {"sequence": AdaLayersForSequenceClassification, "tokens": AdaLayersForTokenClassification}
@@ -39,7 +39,7 @@ def draw_labels(kind, batch, classes=3):
     return labels.masked_fill(batch["attention_mask"] == 0, -100)
 
 
-@pytest.mark.parametrize(("variant", "kind"), quick_one_in(5, product(VARIANTS, MODELS)))
+@pytest.mark.parametrize(("variant", "kind"), keep_one_quick(5, product(VARIANTS, MODELS)))
 def test_every_trainable_parameter_gets_a_gradient(variant, kind):
     model = build_adalayers(kind, **VARIANTS[variant]).train()
     batch = draw_texts()
@@ -50,7 +50,7 @@ def test_every_trainable_parameter_gets_a_gradient(variant, kind):
     assert [n for n, weight in trainable.items() if not n.startswith("model.") and not weight.grad.any()] == []
 
 
-@pytest.mark.parametrize("kind", quick_one_in(2, MODELS))
+@pytest.mark.parametrize("kind", keep_one_quick(2, MODELS))
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("cached", [True, False])
 def test_layers_below_the_cutoff_have_a_gradient_of_zero(kind, frozen, cached):
@@ -105,7 +105,7 @@ def test_the_initial_distribution_is_uniform(kind, tmp_path):
 
 @pytest.mark.parametrize(
     ("variant", "kind"),
-    quick_one_in(5, product([name for name in VARIANTS if not name.startswith("fine-tuning")], MODELS)),
+    keep_one_quick(5, product([name for name in VARIANTS if not name.startswith("fine-tuning")], MODELS)),
 )
 def test_cached_states_equal_online_states(variant, kind):
     model = build_adalayers(kind, **VARIANTS[variant])
@@ -145,9 +145,9 @@ def test_a_missing_state_is_named():
 
 @pytest.mark.parametrize(
     ("base", "variant"),
-    mostly_slow(product(["bert", "t5", "bart"], VARIANTS), lambda case: "bert" in case or "adalayers" in case),
+    mark_mostly_slow(product(["bert", "t5", "bart"], VARIANTS), lambda case: "bert" in case or "adalayers" in case),
 )
-@pytest.mark.parametrize("kind", quick_one_in(2, MODELS))
+@pytest.mark.parametrize("kind", keep_one_quick(2, MODELS))
 def test_a_text_alone_equals_the_text_in_a_padded_batch(variant, kind, base):
     model = build_adalayers(kind, base, **VARIANTS[variant])
     batch = draw_texts((9, 6, 2), 14)
@@ -245,7 +245,7 @@ def test_fine_tuning_gives_the_base_the_gradients_of_transformers():
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("variant", quick_one_in(4, VARIANTS))
+@pytest.mark.parametrize("variant", keep_one_quick(4, VARIANTS))
 def test_mixed_precision_keeps_losses_in_float32(variant, kind):
     model = build_adalayers(kind, **VARIANTS[variant]).train()
     batch = draw_texts()
@@ -291,8 +291,8 @@ def test_macs_count_executed_blocks():
     assert (cached.adaptive, cached.full) == (work.adaptive, work.full)
 
 
-@pytest.mark.parametrize("base", mostly_slow(BASES, ("bert", "t5").__contains__))
-@pytest.mark.parametrize("kind", quick_one_in(2, MODELS))
+@pytest.mark.parametrize("base", mark_mostly_slow(BASES, ("bert", "t5").__contains__))
+@pytest.mark.parametrize("kind", keep_one_quick(2, MODELS))
 def test_macs_are_defined_for_every_base_and_head(kind, base):
     def compute_work(**changes):
         model = build_adalayers(kind, base, **changes)

@@ -11,11 +11,11 @@ from transformers import AutoModel, BertModel, XLNetConfig, XLNetModel
 from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification
 from adadepth.errors import ConfigError
 from adadepth.models.adalayers.base import find_blocks, stream_states
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, draw_texts, save_base, set_scores
 
 
-@pytest.fixture(scope="module", params=mostly_slow(BASES, ("bert", "t5").__contains__))
+@pytest.fixture(scope="module", params=mark_mostly_slow(BASES, ("bert", "t5").__contains__))
 def base(request, tmp_path_factory):
     return save_base(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -54,7 +54,7 @@ def test_streamed_states_equal_the_hidden_states(base):
     assert not any(block._forward_pre_hooks for block in find_blocks(model.model))
 
 
-@pytest.mark.parametrize("deepest", mostly_slow([0, 2, 4], lambda deepest: deepest == 2))
+@pytest.mark.parametrize("deepest", mark_mostly_slow([0, 2, 4], lambda deepest: deepest == 2))
 def test_a_truncated_model_predicts_the_same(base, deepest, tmp_path):
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD, distribution_cutoff=0.1)
     set_scores(model, [1.0 if n in (0, deepest) else 0.0 for n in range(DEPTH + 1)])

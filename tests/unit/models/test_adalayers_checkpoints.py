@@ -14,7 +14,7 @@ from adadepth import (
     convert_reference_state_dict,
 )
 from adadepth.errors import CheckpointError, ConfigError
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.unit.models.adalayers_support import BASES, HEAD, VARIANTS, draw_texts, save_base, set_scores
 
 QUICK = ("adalayers", "scalar mix", "fine-tuning")
@@ -27,7 +27,7 @@ def read_weight_names(folder):
 
 @pytest.mark.parametrize(
     ("auto", "model_class"),
-    quick_one_in(
+    keep_one_quick(
         8,
         [
             (AutoModelForSequenceClassification, AdaLayersForSequenceClassification),
@@ -35,7 +35,7 @@ def read_weight_names(folder):
         ],
     ),
 )
-@pytest.mark.parametrize("variant", mostly_slow(VARIANTS, lambda name: name in QUICK))
+@pytest.mark.parametrize("variant", mark_mostly_slow(VARIANTS, lambda name: name in QUICK))
 def test_a_loaded_head_finds_its_base(variant, auto, model_class, tmp_path):
     base = save_base("bert", tmp_path / "base")
     model = model_class.from_base(base, **(HEAD | VARIANTS[variant]), num_labels=3)
@@ -139,7 +139,7 @@ def test_the_trainers_checkpoint_state_loads_without_complaint(tmp_path):
         model.truncate(0.01)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(2, ["bert", "bart"]))
+@pytest.mark.parametrize("kind", keep_one_quick(2, ["bert", "bart"]))
 def test_the_base_of_an_original_checkpoint_becomes_an_encoder(kind, tmp_path):
     from transformers import AutoModel
 

@@ -19,9 +19,9 @@ from adadepth.config.plugins import get_import_path
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models import convert_reference_config
 from adadepth.models.registry import families
-from tests.albert_act_support import HEADS, labelled_batch
-from tests.marks_support import quick_one_in
-from tests.models_support import padded_batch, small_config, spread_depths
+from tests.albert_act_support import HEADS, make_labelled_batch
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_padded_batch, make_small_config, spread_depths
 
 # The layout of the published checkpoints, as their documentation gives it.
 PUBLISHED_LAYOUT = [
@@ -58,7 +58,7 @@ PUBLISHED_LAYOUT = [
 
 
 def test_published_checkpoint_loads_strictly(tmp_path):
-    model = AlbertActModel(small_config())
+    model = AlbertActModel(make_small_config())
     assert list(model.state_dict()) == PUBLISHED_LAYOUT
     published = {name: torch.randn_like(value) for name, value in model.state_dict().items()}
     published["embeddings.position_ids"] = torch.arange(32).unsqueeze(0)
@@ -88,10 +88,10 @@ def test_a_published_configuration_keeps_its_meaning():
     assert {name: getattr(config, name) for name in defaults} == defaults
 
 
-@pytest.mark.parametrize("model_class", quick_one_in(3, HEADS))
+@pytest.mark.parametrize("model_class", keep_one_quick(3, HEADS))
 def test_save_and_load_through_auto_class(model_class, tmp_path):
     torch.manual_seed(0)
-    config = small_config(num_labels=3, act_penalty=0.01, state_rule="graves", cap_remainder="forced")
+    config = make_small_config(num_labels=3, act_penalty=0.01, state_rule="graves", cap_remainder="forced")
     model = model_class(config).eval()
     spread_depths(model)
     model.save_pretrained(tmp_path)
@@ -100,7 +100,7 @@ def test_save_and_load_through_auto_class(model_class, tmp_path):
     assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == loaded.config.to_diff_dict()
     assert loaded.config.state_rule == "graves"
     assert loaded.config.cap_remainder == "forced"
-    batch = labelled_batch(model_class)
+    batch = make_labelled_batch(model_class)
     with torch.no_grad():
         before, after = model(**batch), loaded(**batch)
     for name in before.keys() - {"loss_parts", "trace"}:
@@ -108,17 +108,17 @@ def test_save_and_load_through_auto_class(model_class, tmp_path):
 
 
 def test_base_model_loads_from_a_head_checkpoint(tmp_path):
-    model = AlbertActForPreTraining(small_config())
+    model = AlbertActForPreTraining(make_small_config())
     model.save_pretrained(tmp_path)
     base = AutoModel.from_pretrained(tmp_path)
     assert torch.equal(base.pooler.weight, model.albert.pooler.weight)
 
 
 def test_decoder_is_tied_and_survives_resizing():
-    model = AlbertActForPreTraining(small_config())
+    model = AlbertActForPreTraining(make_small_config())
     model.resize_token_embeddings(130)
     assert model.predictions.decoder.weight is model.albert.embeddings.word_embeddings.weight
-    assert model(**padded_batch()).prediction_logits.shape == (3, 12, 130)
+    assert model(**make_padded_batch()).prediction_logits.shape == (3, 12, 130)
 
 
 def test_convert_reference_state_dict():
@@ -151,10 +151,10 @@ def test_convert_reference_state_dict():
 @pytest.mark.parametrize(("bias", "depth"), [(0.0, 2), (-6.0, 6), (6.0, 1)])
 def test_the_initial_bias_sets_the_initial_depth(bias, depth, tmp_path):
     """Check that the bias is set when the model is built and survives saving."""
-    model = AlbertActForPreTraining(small_config(halt_bias_init=bias, initializer_range=0.001)).eval()
+    model = AlbertActForPreTraining(make_small_config(halt_bias_init=bias, initializer_range=0.001)).eval()
     unit = model.albert.encoder.albert_layer.act.dense
     assert unit.bias.item() == bias
-    batch = padded_batch()
+    batch = make_padded_batch()
     with torch.no_grad():
         assert model(**batch).updates[batch["attention_mask"].bool()].mean().round() == depth
         unit.bias.fill_(0.25)
@@ -166,8 +166,8 @@ def test_the_initial_bias_sets_the_initial_depth(bias, depth, tmp_path):
 
 
 def test_updates_are_zero_at_padding_and_shaped_like_the_input():
-    model = AlbertActModel(small_config()).eval()
-    batch = padded_batch()
+    model = AlbertActModel(make_small_config()).eval()
+    batch = make_padded_batch()
     outputs = model(**batch)
     padding = batch["attention_mask"] == 0
     assert outputs.updates.shape == outputs.remainders.shape == (3, 12)
@@ -180,13 +180,13 @@ def test_updates_are_zero_at_padding_and_shaped_like_the_input():
 
 
 @pytest.mark.parametrize("rule", ["single", "graves", "accumulated", "basic"])
-@pytest.mark.parametrize("scope", quick_one_in(2, ["token", "sequence"]))
-@pytest.mark.parametrize("halting_input", quick_one_in(2, ["block_output", "block_input"]))
+@pytest.mark.parametrize("scope", keep_one_quick(2, ["token", "sequence"]))
+@pytest.mark.parametrize("halting_input", keep_one_quick(2, ["block_output", "block_input"]))
 def test_batch_order_and_padding_change_nothing(rule, scope, halting_input):
     torch.manual_seed(0)
-    model = AlbertActModel(small_config(state_rule=rule, halting_scope=scope, halting_input=halting_input)).eval()
+    model = AlbertActModel(make_small_config(state_rule=rule, halting_scope=scope, halting_input=halting_input)).eval()
     spread_depths(model, scale=20.0, bias=-1.0)
-    batch = padded_batch()
+    batch = make_padded_batch()
     order = torch.tensor([2, 0, 1])
     wider = {name: nn.functional.pad(value, (0, 5)) for name, value in batch.items()}
     with torch.no_grad():
@@ -207,22 +207,22 @@ def test_batch_order_and_padding_change_nothing(rule, scope, halting_input):
 
 def test_a_smaller_epsilon_never_reduces_depth():
     torch.manual_seed(0)
-    model = AlbertActModel(small_config()).eval()
+    model = AlbertActModel(make_small_config()).eval()
     spread_depths(model, scale=20.0)
     depths = []
     for epsilon in (0.5, 0.2, 0.05, 0.001):
         model.config.act_epsilon = epsilon
         with torch.no_grad():
-            depths.append(model(**padded_batch(lengths=(1,))).updates[0, 0].item())
+            depths.append(model(**make_padded_batch(lengths=(1,))).updates[0, 0].item())
     assert depths == sorted(depths)
 
 
 def test_states_and_attentions_of_every_iteration():
     torch.manual_seed(0)
-    model = AlbertActModel(small_config()).eval()
+    model = AlbertActModel(make_small_config()).eval()
     model.set_attn_implementation("eager")
     spread_depths(model)
-    batch = padded_batch()
+    batch = make_padded_batch()
     outputs = model(**batch, output_hidden_states=True, output_attentions=True)
     steps = int(outputs.updates.max())
     assert len(outputs.hidden_states) == steps + 1
@@ -238,8 +238,8 @@ def test_states_and_attentions_of_every_iteration():
 def test_the_training_loop_of_accelerators_gives_the_same():
     """Run all steps to the cap without asking whether a token still runs."""
     torch.manual_seed(0)
-    model = AlbertActForPreTraining(small_config())
-    batch = labelled_batch(AlbertActForPreTraining)
+    model = AlbertActForPreTraining(make_small_config())
+    batch = make_labelled_batch(AlbertActForPreTraining)
     stopping = model(**batch)
     stopping.loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -257,9 +257,9 @@ def test_the_training_loop_of_accelerators_gives_the_same():
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_halting_is_float32_in_low_precision(precision):
     torch.manual_seed(0)
-    model = AlbertActModel(small_config()).eval()
+    model = AlbertActModel(make_small_config()).eval()
     spread_depths(model)
-    batch = padded_batch()
+    batch = make_padded_batch()
     valid = batch["attention_mask"].bool()
     with torch.no_grad():
         exact = model(**batch)
@@ -279,8 +279,8 @@ def test_halting_is_float32_in_low_precision(precision):
 
 def test_pretraining_loss_is_the_sum_of_its_parts():
     torch.manual_seed(0)
-    model = AlbertActForPreTraining(small_config(act_penalty=0.01)).eval()
-    batch = labelled_batch(AlbertActForPreTraining)
+    model = AlbertActForPreTraining(make_small_config(act_penalty=0.01)).eval()
+    batch = make_labelled_batch(AlbertActForPreTraining)
     outputs = model(**batch)
     unlabelled = model(**{name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")})
     has_label = batch["labels"] != -100
@@ -297,10 +297,10 @@ def test_pretraining_loss_is_the_sum_of_its_parts():
 
 def test_penalties_equal_their_reductions():
     torch.manual_seed(0)
-    batch = padded_batch()
+    batch = make_padded_batch()
     tokens = batch["attention_mask"].sum()
-    by_sequence = AlbertActModel(small_config()).eval()
-    by_token = AlbertActModel(small_config(penalty_reduction="mean_tokens")).eval()
+    by_sequence = AlbertActModel(make_small_config()).eval()
+    by_token = AlbertActModel(make_small_config(penalty_reduction="mean_tokens")).eval()
     by_token.load_state_dict(by_sequence.state_dict())
     total = (by_sequence(**batch).updates + by_sequence(**batch).remainders).sum()
     torch.testing.assert_close(by_sequence(**batch).ponder_cost, total / 3)
@@ -310,20 +310,20 @@ def test_penalties_equal_their_reductions():
 @pytest.mark.parametrize("model_class", [cls for cls in HEADS if cls is not AlbertActModel])
 def test_heads_honour_the_penalty(model_class):
     torch.manual_seed(0)
-    model = model_class(small_config(num_labels=3, classifier_dropout_prob=0.0, act_penalty=0.0))
-    batch = labelled_batch(model_class)
+    model = model_class(make_small_config(num_labels=3, classifier_dropout_prob=0.0, act_penalty=0.0))
+    batch = make_labelled_batch(model_class)
     assert model(**batch).loss_parts["ponder"] == 0
     model.config.act_penalty = 0.01
     outputs = model(**batch)
     torch.testing.assert_close(outputs.loss_parts["ponder"], 0.01 * outputs.ponder_cost)
 
 
-@pytest.mark.parametrize("model_class", quick_one_in(3, [cls for cls in HEADS if cls is not AlbertActModel]))
+@pytest.mark.parametrize("model_class", keep_one_quick(3, [cls for cls in HEADS if cls is not AlbertActModel]))
 def test_halves_of_a_batch_add_up_to_the_whole(model_class):
     """Check that losses and gradients of micro-batches, normalised by the counts of the whole step, add up."""
     torch.manual_seed(0)
-    model = model_class(small_config(num_labels=3, act_penalty=0.01)).eval()
-    batch = labelled_batch(model_class)
+    model = model_class(make_small_config(num_labels=3, act_penalty=0.01)).eval()
+    batch = make_labelled_batch(model_class)
     whole = model(**batch)
     counts = model.count_targets(batch)
     default = model(**batch, num_targets=counts)
@@ -334,8 +334,8 @@ def test_halves_of_a_batch_add_up_to_the_whole(model_class):
 
 def test_gradient_checkpointing_changes_no_gradient():
     torch.manual_seed(0)
-    model = AlbertActForPreTraining(small_config()).train()
-    batch = labelled_batch(AlbertActForPreTraining)
+    model = AlbertActForPreTraining(make_small_config()).train()
+    batch = make_labelled_batch(AlbertActForPreTraining)
     model(**batch).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -350,9 +350,9 @@ def test_gradient_checkpointing_changes_no_gradient():
 
 def test_macs_equal_a_loop_over_tokens():
     torch.manual_seed(0)
-    model = AlbertActModel(small_config()).eval()
+    model = AlbertActModel(make_small_config()).eval()
     spread_depths(model)
-    batch = padded_batch()
+    batch = make_padded_batch()
     outputs = model(**batch)
     work = model.price(outputs.trace)
     hidden, inner, entry = 32, 64, 16 * 32
@@ -371,10 +371,10 @@ def test_macs_equal_a_loop_over_tokens():
 
 
 def test_a_fixed_depth_neither_runs_nor_counts_the_halting_unit():
-    model = AlbertActModel(small_config(fixed_depth=4, num_hidden_layers=4)).eval()
+    model = AlbertActModel(make_small_config(fixed_depth=4, num_hidden_layers=4)).eval()
     calls = []
     model.encoder.albert_layer.act.register_forward_hook(lambda *_: calls.append(1))
-    outputs = model(**padded_batch())
+    outputs = model(**make_padded_batch())
     assert not calls
     work, hidden, inner, entry = model.price(outputs.trace), 32, 64, 16 * 32
     expected = 0
@@ -399,11 +399,11 @@ def test_a_fixed_depth_neither_runs_nor_counts_the_halting_unit():
 )
 def test_invalid_configurations_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
-        small_config(**changes)
+        make_small_config(**changes)
 
 
 def test_invalid_inputs_are_refused():
-    model = AlbertActModel(small_config())
+    model = AlbertActModel(make_small_config())
     with pytest.raises(ValueError, match="exactly one"):
         model()
     with pytest.raises(ValueError, match="longer than max_position_embeddings=32"):

@@ -12,7 +12,7 @@ from adadepth import AlbertActModel
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
 from adadepth.models.albert_act.modeling import price_tokens
 from adadepth.models.shared.albert.pricing import price_sequences
-from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
+from tests.models_support import make_padded_batch, make_small_config, make_small_ponder, spread_depths
 
 HIDDEN, INNER, ENTRY = 32, 64, 16 * 32
 UPDATES = torch.tensor([[3.0, 1.0, 2.0, 0.0], [5.0, 5.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
@@ -21,11 +21,11 @@ UPDATES = torch.tensor([[3.0, 1.0, 2.0, 0.0], [5.0, 5.0, 0.0, 0.0], [1.0, 0.0, 0
 @pytest.mark.parametrize("execution", ["dense", "ragged"])
 def test_macs_equal_the_executed_products(execution: str):
     torch.manual_seed(0)
-    config = small_config(execution=execution)
+    config = make_small_config(execution=execution)
     model = AlbertActModel._from_config(config, attn_implementation="eager", add_pooling_layer=False).eval()
     spread_depths(model)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        outputs = model(**padded_batch())
+        outputs = model(**make_padded_batch())
     work = model.price(outputs.trace)
     assert counter.get_total_flops() == 2 * work.executed.item()
     assert (work.executed < work.dense) == (execution == "ragged")
@@ -63,8 +63,8 @@ def count_token_loop() -> tuple[ComputedSteps, int]:
 def test_macs_of_tokens_that_leave():
     computed, macs = count_token_loop()
     trace = DepthTrace("token", UPDATES, UPDATES > 0, max_updates=6, execution=Execution(5))
-    dense = price_tokens(small_config(), trace)
-    ragged = price_tokens(small_config(), replace(trace, execution=Execution(5, computed=computed)))
+    dense = price_tokens(make_small_config(), trace)
+    ragged = price_tokens(make_small_config(), replace(trace, execution=Execution(5, computed=computed)))
     assert ragged.executed.item() == macs < dense.executed.item()
     assert ragged[1:] == dense[1:]
     assert dense.executed == dense.dense
@@ -76,14 +76,14 @@ def test_macs_of_staying_tokens_are_those_of_dense_execution():
     trace = DepthTrace("token", UPDATES, UPDATES > 0, max_updates=6, execution=Execution(5))
     rows = torch.full((5,), 3 * 4)
     computed = ComputedSteps(queries=rows, keys=rows, pairs=rows * 4)
-    work = price_tokens(small_config(), replace(trace, execution=Execution(5, computed=computed)))
+    work = price_tokens(make_small_config(), replace(trace, execution=Execution(5, computed=computed)))
     assert work.executed == work.dense
 
 
 @pytest.mark.parametrize("shortened", [False, True])
 def test_macs_of_sequences_that_leave(shortened: bool):
     """Count rows of 4 and 2 tokens, the longer one for one step of three; the shorter may run without its padding."""
-    model = small_ponder(num_labels=3, halting_head="linear_cat")
+    model = make_small_ponder(num_labels=3, halting_head="linear_cat")
     widths = [4, 2, 2] if shortened else [4, 4, 4]
     rows = torch.tensor([2, 1, 1])
     units = rows * torch.tensor(widths)
@@ -114,7 +114,7 @@ def test_queries_without_padding_save_their_macs():
     )  # fmt: skip
     computed = ComputedSteps(*torch.tensor([[6], [6], [4 * 4 + 2 * 2]]))
     packed = replace(trace, execution=replace(trace.execution, computed=computed))
-    config = small_config()
+    config = make_small_config()
     whole, saved = (price_sequences(config, one, each_step=7.0, once=3.0) for one in (trace, packed))
     left_out = 2 * (4 * HIDDEN**2 + 2 * HIDDEN * INNER) + 12 * 2 * HIDDEN
     assert (whole.executed - saved.executed).item() == left_out

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from adadepth.runtime.hardware import describe_machine
-from tests.figures_support import inked
-from tests.marks_support import quick_one_in
+from tests.figures_support import find_inked_pixels
+from tests.marks_support import keep_one_quick
 from tests.scripts_support import ROOT, load_script
 from tests.unit.models.trm_support import build_trm, draw_puzzles
 
@@ -80,7 +80,7 @@ def test_the_shapes_are_those_of_the_reference(script: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "exits"), quick_one_in(3, [("full", "uniform"), ("mixed", "early"), ("mixed", "one-deep")])
+    ("lengths", "exits"), keep_one_quick(3, [("full", "uniform"), ("mixed", "early"), ("mixed", "one-deep")])
 )
 def test_ponder_benchmark_measures_a_row(script: Any, lengths: str, exits: str) -> None:
     row = script("ponder_inference").measure(64, 8, lengths, exits, batch_size=8, repeats=1)
@@ -124,7 +124,7 @@ def test_ragged_benchmark_prints_and_writes_every_row(ragged: Any, run: Any, tmp
     assert "ragged and dense, the same updates: 1 (target >= 1: met; " in printed[-1]
 
 
-@pytest.mark.parametrize("mode", quick_one_in(2, ["inference", "training"]))
+@pytest.mark.parametrize("mode", keep_one_quick(2, ["inference", "training"]))
 def test_rows_of_an_accelerator_have_its_precision(ragged: Any, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setattr(ragged, "PRECISION", torch.bfloat16)
     case = ragged.Case(64, 6, "geometric", 3.8, 16, 2, False, mode)
@@ -200,7 +200,9 @@ def test_the_figure_is_drawn_from_earlier_runs(ragged: Any, run: Any, tmp_path: 
         files.append(tmp_path / f"{mode}.json")
         files[-1].write_text(json.dumps({"rows": rows}))
     assert run(ragged, "--figure", tmp_path / "ragged.png", *files) == []
-    assert all(0.01 < half.mean() < 0.7 for half in np.array_split(inked(tmp_path / "ragged.png"), 2, axis=1))
+    assert all(
+        0.01 < half.mean() < 0.7 for half in np.array_split(find_inked_pixels(tmp_path / "ragged.png"), 2, axis=1)
+    )
 
 
 # ---- speed_grid.py

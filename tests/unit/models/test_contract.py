@@ -15,8 +15,8 @@ from adadepth.models import contract
 from adadepth.models.contract import DepthModel
 from adadepth.models.registry import families, family
 from adadepth.models.validation import check_family, check_model
-from tests.marks_support import quick_one_in
-from tests.models_support import small_config
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_small_config
 from tests.unit.models.every_model_support import BUILD, build_inputs
 
 ACT = {
@@ -89,7 +89,7 @@ def list_capabilities(model):
     return mixins | {name for name in members if inspect.getattr_static(type(model), name) is not DEFAULTS[name]}
 
 
-@pytest.mark.parametrize("name", quick_one_in(2, OWN))
+@pytest.mark.parametrize("name", keep_one_quick(2, OWN))
 def test_a_model_matches_its_declaration(name):
     model = BUILD[name]().eval()
     assert isinstance(model, DepthModel)
@@ -123,10 +123,10 @@ def test_a_family_satisfies_the_contract(name):
 
 
 def test_one_depth_is_the_fixed_or_forced_depth():
-    model = AlbertActForSequenceClassification(small_config())
+    model = AlbertActForSequenceClassification(make_small_config())
     assert model.one_depth is None
     model.force_depth(3)
     assert model.one_depth == 3
     model.force_depth(None)
     assert model.one_depth is None
-    assert AlbertActForSequenceClassification(small_config(fixed_depth=2)).one_depth == 2
+    assert AlbertActForSequenceClassification(make_small_config(fixed_depth=2)).one_depth == 2

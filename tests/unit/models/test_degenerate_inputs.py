@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import adadepth
-from tests.marks_support import quick_one_in
-from tests.models_support import small_config, small_multi_exit, small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_small_config, make_small_multi_exit, make_small_ponder
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.par_xl_support import SMALL as PAR
 
@@ -38,10 +38,10 @@ def build_stock(folder: Path) -> Any:
 
 
 MODELS: dict[str, Callable[[Path], Any]] = {
-    **{name: lambda _, name=name: getattr(adadepth, name)(small_config()) for name in ACT},
-    "PonderAlbertForSequenceClassification": lambda _: small_ponder(),
-    "PonderAlbertModel": lambda _: adadepth.PonderAlbertModel(small_ponder().config),
-    "MultiExitAlbertForSequenceClassification": lambda _: small_multi_exit(),
+    **{name: lambda _, name=name: getattr(adadepth, name)(make_small_config()) for name in ACT},
+    "PonderAlbertForSequenceClassification": lambda _: make_small_ponder(),
+    "PonderAlbertModel": lambda _: adadepth.PonderAlbertModel(make_small_ponder().config),
+    "MultiExitAlbertForSequenceClassification": lambda _: make_small_multi_exit(),
     "ParXLForCausalLM": lambda _: adadepth.ParXLForCausalLM(adadepth.ParXLConfig(**PAR, architecture="sfsf")),
     "ParXLModel": lambda _: adadepth.ParXLModel(adadepth.ParXLConfig(**PAR, architecture="sfsf")),
     "ParXLSupernet": lambda _: adadepth.ParXLSupernet(adadepth.ParXLConfig(**PAR)),
@@ -51,7 +51,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.fixture(params=quick_one_in(3, MODELS))
+@pytest.fixture(params=keep_one_quick(3, MODELS))
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MODELS[request.param](tmp_path).eval()
 
@@ -70,7 +70,7 @@ def test_empty_inputs_and_invalid_ids_are_refused(model: Any) -> None:
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("make", [small_ponder, small_multi_exit])
+@pytest.mark.parametrize("make", [make_small_ponder, make_small_multi_exit])
 def test_a_batch_of_padding_is_refused_where_padding_is_not_computed(make: Callable[[], Any]) -> None:
     ids, mask = torch.ones(2, 4, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)
     with pytest.raises(ValueError, match="attention_mask: all sequences are empty"), torch.no_grad():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.host_reads_support import ACCELERATOR
-from tests.marks_support import mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.mirrored_reads_support import MirroredReads
 from tests.unit.models.reads_table import CASES, COUNTS, measure, render_table
 
@@ -16,7 +16,7 @@ GUIDE = Path(__file__).parents[3] / "docs/guide.md"
 MOST = 3
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, lambda name: name == "ACT-ALBERT"))
+@pytest.mark.parametrize("name", mark_mostly_slow(CASES, lambda name: name == "ACT-ALBERT"))
 def test_reads_do_not_grow_with_layers(name: str) -> None:
     assert measure(name, 2) == measure(name, 6) == COUNTS[name]
 

@@ -16,7 +16,7 @@ from adadepth.runtime import devices
 from adadepth.training.depth_budget import TrainingBudget
 from adadepth.training.profiling import Stopwatch
 from tests.host_reads_support import ACCELERATOR, Float64Uses, accelerator_autocast
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.mirrored_reads_support import MirroredReads
 from tests.unit.models.every_model_support import BUILD, FURTHER, build_training_batch
 
@@ -43,7 +43,7 @@ def refuse_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_WITHOUT_FLOAT64", {ACCELERATOR.type})
 
 
-@pytest.mark.parametrize("name", quick_one_in(14, ALL))
+@pytest.mark.parametrize("name", keep_one_quick(14, ALL))
 def test_training_evaluation_and_statistics_have_no_float64(name: str) -> None:
     torch.manual_seed(0)
     uses = MirroredFloat64Uses() if name in ("ponder", "exits") else Float64Uses()

@@ -17,11 +17,11 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.halting.units import HaltingProjection, HaltingUnit, UnitMemory, build_halting_unit, run_unit, start_unit
 from adadepth.models.albert_act import reference
 from adadepth.models.loading import allow_new_weights
-from tests.albert_act_support import every_repack, labelled_batch
+from tests.albert_act_support import make_labelled_batch, repack_at_every_halt
 from tests.configs.support import configured
 from tests.halting_units_support import compute_halting_logit
-from tests.marks_support import quick_one_in
-from tests.models_support import MOVING, padded_batch, small_config
+from tests.marks_support import keep_one_quick
+from tests.models_support import MOVING, make_padded_batch, make_small_config
 from tests.parity.references_support import copy_weights, select_options
 from tests.plugins_support import example_extensions
 from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, WIDTH, build_early_exit
@@ -38,7 +38,7 @@ from tests.unit.models.looped.plain_cache import (
 
 @pytest.fixture(scope="module", autouse=True)
 def _install_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with example_extensions(tmp_path_factory.mktemp("package")), every_repack():
+    with example_extensions(tmp_path_factory.mktemp("package")), repack_at_every_halt():
         yield
 
 
@@ -61,7 +61,7 @@ def check_close(value: Tensor, expected: Tensor, name: str = "") -> None:
 
 def act(model_class: Any = AlbertActForPreTraining, unit: str = "movement", **changes: Any) -> Any:
     torch.manual_seed(0)
-    model = model_class(small_config(**(MOVING | {"halting_unit": unit} | changes))).double()
+    model = model_class(make_small_config(**(MOVING | {"halting_unit": unit} | changes))).double()
     if unit != "linear":
         draw_unit(model.get_submodule(model.base_model_prefix if hasattr(model, "albert") else "").encoder
                   .albert_layer.act.dense)  # fmt: skip
@@ -86,7 +86,7 @@ def watch_trails(updates: int) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("execution", ["dense", "ragged"])
 def test_act_equals_a_loop_over_tokens(execution: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = act(act_penalty=0.01, execution=execution)
-    batch = labelled_batch(AlbertActForPreTraining) | {"sentence_order_label": torch.tensor([0, 1, 1])}
+    batch = make_labelled_batch(AlbertActForPreTraining) | {"sentence_order_label": torch.tensor([0, 1, 1])}
     outputs = model(**batch)
     outputs.loss.backward()
     weights = copy_weights(model)
@@ -110,11 +110,11 @@ VARIANTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", quick_one_in(2, VARIANTS))
+@pytest.mark.parametrize("changes", keep_one_quick(2, VARIANTS))
 def test_ragged_act_equals_dense(changes: dict[str, Any]) -> None:
     runs = []
     for execution in ("dense", "ragged"):
-        model, batch = act(AlbertActModel, execution=execution, **changes), padded_batch()
+        model, batch = act(AlbertActModel, execution=execution, **changes), make_padded_batch()
         outputs = model(**batch)
         real = batch["attention_mask"].bool()
         (outputs.last_hidden_state[real].square().sum() + outputs.remainders.sum()).backward()
@@ -128,7 +128,7 @@ def test_ragged_act_equals_dense(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("execution", ["dense", "ragged"])
 def test_exit_rules_of_act_read_the_logits_of_the_unit(execution: str) -> None:
     """Compare the quantile of the model's threshold, online, with the model's exits: see `ActStepper`."""
-    model, batch = act(AlbertActForTokenClassification, state_rule="graves", execution=execution), padded_batch()
+    model, batch = act(AlbertActForTokenClassification, state_rule="graves", execution=execution), make_padded_batch()
     model.eval()
     with torch.no_grad():
         halted = model(**batch)
@@ -140,7 +140,7 @@ def test_exit_rules_of_act_read_the_logits_of_the_unit(execution: str) -> None:
 
 
 def test_forced_depths_and_replayed_masses_override_the_unit() -> None:
-    model, batch = act(AlbertActModel, halting_scope="token").eval(), padded_batch()
+    model, batch = act(AlbertActModel, halting_scope="token").eval(), make_padded_batch()
     real = batch["attention_mask"].bool()
     with torch.no_grad():
         halted = model(**batch)
@@ -155,7 +155,7 @@ def test_forced_depths_and_replayed_masses_override_the_unit() -> None:
 
 
 def test_macs_of_act_include_the_unit() -> None:
-    batch = padded_batch()
+    batch = make_padded_batch()
 
     class Wide(HaltingUnit):
         name = "wide"
@@ -169,7 +169,7 @@ def test_macs_of_act_include_the_unit() -> None:
 
     adadepth.register_halting_unit(Wide)
     linear = act(AlbertActModel, "linear", execution="dense").float()
-    wide = AlbertActModel(small_config(halting_unit="wide", execution="dense", **MOVING))
+    wide = AlbertActModel(make_small_config(halting_unit="wide", execution="dense", **MOVING))
     with torch.no_grad():
         trace = wide(**batch).trace
     counted, expected = wide.price(trace), linear.price(trace)
@@ -190,7 +190,7 @@ def build_looped_with_unit(**fields: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("policy", quick_one_in(3, EVERY_POLICY))
+@pytest.mark.parametrize("policy", keep_one_quick(3, EVERY_POLICY))
 def test_looped_exits_equal_a_plain_loop(policy: str) -> None:
     """Compare calls with a cache, where exited tokens run no further loop, and generation."""
     model = build_looped_with_unit()
@@ -336,9 +336,9 @@ def test_an_mlp_is_its_equation_in_a_looped_model(tmp_path: Path) -> None:
 
 
 def test_an_mlp_halts_act_and_early_exit_in_float32() -> None:
-    model = AlbertActModel(small_config(**(MOVING | {"halting_unit": "mlp", "halt_bias_init": -2.0})))
+    model = AlbertActModel(make_small_config(**(MOVING | {"halting_unit": "mlp", "halt_bias_init": -2.0})))
     assert model.encoder.albert_layer.act.dense.bias.item() == -2.0
-    batch = padded_batch()
+    batch = make_padded_batch()
     assert model(**batch).updates[batch["attention_mask"].bool()].min() >= 1
     model_class, more, _ = HEADS["words"]
     output = build_early_exit(model_class, exit_gate=True, halting_unit="mlp", **more).bfloat16()(
@@ -390,14 +390,14 @@ def test_a_model_with_a_unit_is_saved_and_loaded(tmp_path: Path, dtype: torch.dt
     loaded: Any = AlbertActModel.from_pretrained(tmp_path, dtype=dtype)
     for name, weight in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], weight.to(dtype)), name
-    probabilities = loaded(**padded_batch()).halting_probabilities
+    probabilities = loaded(**make_padded_batch()).halting_probabilities
     assert probabilities.dtype == torch.float32
 
 
 def test_a_new_unit_has_the_weights_of_its_constructor(tmp_path: Path) -> None:
     """Check that `_init_weights` neither redraws its linear layer nor leaves meta parameters uninitialised."""
     act(AlbertActModel, "linear").float().save_pretrained(tmp_path)
-    config = small_config(**MOVING, halting_unit="movement:0.25", halt_bias_init=-2.0)
+    config = make_small_config(**MOVING, halting_unit="movement:0.25", halt_bias_init=-2.0)
     with pytest.raises(CheckpointError, match=r"act\.dense\.slope"):
         AlbertActModel.from_pretrained(tmp_path, config=config)
     torch.manual_seed(0)

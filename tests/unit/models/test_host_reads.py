@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
-from tests.marks_support import quick_one_in
-from tests.models_support import padded_batch
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_padded_batch
 from tests.unit.models.every_model_support import (
     BUILD,
     FURTHER,
@@ -24,7 +24,7 @@ ALL = BUILD | FURTHER
 SILENT = {"act pretraining": {"predictions.bias"}}  # moving to this device breaks the tie with the decoder
 
 
-@pytest.mark.parametrize("name", quick_one_in(7, ALL))
+@pytest.mark.parametrize("name", keep_one_quick(7, ALL))
 def test_training_reads_equal_the_table_and_every_weight_has_a_gradient(name: str) -> None:
     torch.manual_seed(0)
     model = ALL[name]().train().to(ACCELERATOR)
@@ -43,10 +43,10 @@ def test_training_reads_equal_the_table_and_every_weight_has_a_gradient(name: st
     assert silent == SILENT.get(name, set()) or is_drawn
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, ["routed recursions", "routed depths", "routed layers"]))
+@pytest.mark.parametrize("name", keep_one_quick(3, ["routed recursions", "routed depths", "routed layers"]))
 def test_routed_training_reads_are_independent_of_layers(name: str) -> None:
     """Allow one read more for the lengths of padded rows."""
-    batch = {**build_training_batch(name), "attention_mask": padded_batch()["attention_mask"]}
+    batch = {**build_training_batch(name), "attention_mask": make_padded_batch()["attention_mask"]}
     del batch["documents"]
     reads = {count_reads(build_routed(name, layers), batch) for layers in (2, 6)}
     assert reads == {READS[name] + (name != "routed depths")}

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from adadepth import Pipeline, PonderAlbertForSequenceClassification
 from adadepth.errors import CheckpointError
 from adadepth.models.registry import families
-from tests.models_support import small_ponder
+from tests.models_support import make_small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +34,7 @@ sys.meta_path.insert(0, Hidden())
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    small_ponder(exit_rule="quantile:0.5").save_pretrained(tmp_path / "model")
+    make_small_ponder(exit_rule="quantile:0.5").save_pretrained(tmp_path / "model")
     tokenizer("bert").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 

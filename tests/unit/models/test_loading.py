@@ -32,17 +32,17 @@ from adadepth.models.build import load_model
 from adadepth.models.folder import load_with_weights, read_config
 from adadepth.models.loading import StrictLoading
 from adadepth.models.registry import families, family
-from tests.marks_support import quick_one_in
-from tests.models_support import SMALL, small_config, small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import SMALL, make_small_config, make_small_ponder
 from tests.unit.models.every_model_support import BUILD
 from tests.unit.models.looped.looped_support import build_looped
 from tests.unit.models.par_xl_support import build_network
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 ENCODERS: dict[str, Callable[[], Any]] = {
-    "act encoder": lambda: AlbertActModel(small_config()),
+    "act encoder": lambda: AlbertActModel(make_small_config()),
     "albert encoder": lambda: PlainAlbertModel(AlbertConfig(**SMALL)),
-    "ponder encoder": lambda: PonderAlbertModel(small_ponder().config),
+    "ponder encoder": lambda: PonderAlbertModel(make_small_ponder().config),
     "looped encoder": lambda: build_looped(adadepth.LoopedModel),
     "looped language": build_looped,
     "par_xl encoder": lambda: ParXLModel(build_network().config),
@@ -50,7 +50,7 @@ ENCODERS: dict[str, Callable[[], Any]] = {
 MODELS = BUILD | ENCODERS
 
 
-@pytest.fixture(scope="module", params=quick_one_in(4, MODELS))
+@pytest.fixture(scope="module", params=keep_one_quick(4, MODELS))
 def saved_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """Return the class of a model and its folder."""
     model, folder = MODELS[request.param](), tmp_path_factory.mktemp("written") / "model"
@@ -69,7 +69,7 @@ def model_copy(saved_once: tuple[Any, Path], tmp_path: Path) -> tuple[Any, Path]
 def intact_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "model"
     torch.manual_seed(0)
-    AlbertActForSequenceClassification(small_config()).save_pretrained(folder)
+    AlbertActForSequenceClassification(make_small_config()).save_pretrained(folder)
     return folder
 
 
@@ -196,7 +196,7 @@ def test_scales_of_fp8_weights_are_refused(folder: Path) -> None:
 
 
 def test_a_state_dict_is_checked(folder: Path) -> None:
-    weights, config = load_file(folder / WEIGHTS), small_config()
+    weights, config = load_file(folder / WEIGHTS), make_small_config()
     model_class = AlbertActForSequenceClassification
     assert torch.equal(
         model_class.from_pretrained(None, config=config, state_dict=dict(weights)).classifier.weight,
@@ -257,7 +257,7 @@ def test_another_number_of_layers_is_refused(core: int, reason: str, tmp_path: P
     ],
 )
 def test_a_field_of_another_network_is_refused(model_class: Any, fields: Any, tmp_path: Path) -> None:
-    model = build_looped() if model_class is LoopedForCausalLM else model_class(small_config())
+    model = build_looped() if model_class is LoopedForCausalLM else model_class(make_small_config())
     model.save_pretrained(tmp_path)
     configure(tmp_path, **fields)
     (name,) = fields
@@ -265,7 +265,7 @@ def test_a_field_of_another_network_is_refused(model_class: Any, fields: Any, tm
 
 
 def test_irrelevant_fields_are_ignored(tmp_path: Path) -> None:
-    AlbertActForSequenceClassification(small_config()).save_pretrained(tmp_path)
+    AlbertActForSequenceClassification(make_small_config()).save_pretrained(tmp_path)
     configure(tmp_path, position_embedding_type="absolute", is_decoder=False, gap_size=0, note="mine")
     assert AlbertActForSequenceClassification.from_pretrained(tmp_path).config.hidden_size == SMALL["hidden_size"]
 
@@ -275,7 +275,7 @@ def test_irrelevant_fields_are_ignored(tmp_path: Path) -> None:
 
 def test_a_new_head_is_reported_and_the_encoder_is_the_stored_one(tmp_path: Path, caplog: Any) -> None:
     torch.manual_seed(0)
-    source = AlbertActForPreTraining(small_config())
+    source = AlbertActForPreTraining(make_small_config())
     source.save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
         model = AutoModelForSequenceClassification.from_pretrained(tmp_path)
@@ -287,7 +287,7 @@ def test_a_new_head_is_reported_and_the_encoder_is_the_stored_one(tmp_path: Path
 
 
 def test_a_missing_encoder_weight_is_refused(tmp_path: Path) -> None:
-    AlbertActForPreTraining(small_config()).save_pretrained(tmp_path)
+    AlbertActForPreTraining(make_small_config()).save_pretrained(tmp_path)
     name = "albert.pooler.bias"
     rewrite(tmp_path, lambda weights: {key: weight for key, weight in weights.items() if key != name})
     assert f"{name!r} are missing" in catch_error_line(
@@ -296,7 +296,7 @@ def test_a_missing_encoder_weight_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_class_with_a_smaller_head_ignores_the_rest(tmp_path: Path) -> None:
-    AlbertActForPreTraining(small_config()).save_pretrained(tmp_path)
+    AlbertActForPreTraining(make_small_config()).save_pretrained(tmp_path)
     assert type(AutoModelForMaskedLM.from_pretrained(tmp_path)) is AlbertActForMaskedLM
     assert type(AlbertActModel.from_pretrained(tmp_path)) is AlbertActModel
 
@@ -318,7 +318,7 @@ def test_a_subclass_is_strict_about_its_own_weights(tmp_path: Path) -> None:
             self.further = torch.nn.Linear(2, 2)
             self.post_init()
 
-    Mine(small_config()).save_pretrained(tmp_path)
+    Mine(make_small_config()).save_pretrained(tmp_path)
     assert type(Mine.from_pretrained(tmp_path)) is Mine
     rewrite(tmp_path, lambda weights: {name: weight for name, weight in weights.items() if name != "further.bias"})
     assert "'further.bias' are missing" in catch_error_line(lambda: Mine.from_pretrained(tmp_path))

@@ -21,8 +21,8 @@ from adadepth import (
 )
 from adadepth.data.labelled.table_loader import compute_class_weights
 from adadepth.errors import DataError
-from tests.marks_support import quick_one_in
-from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
+from tests.marks_support import keep_one_quick
+from tests.models_support import SMALL, make_small_config, make_small_multi_exit, make_small_ponder, spread_depths
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.ponder_rnn_support import build_recurrent
 
@@ -31,7 +31,7 @@ Make = Callable[[int, Path], Any]  # number of outputs, a folder
 
 
 def act(model_class: Any, outputs: int, **changes: Any) -> Any:
-    model = model_class(small_config(initializer_range=0.3, num_labels=outputs, **changes))
+    model = model_class(make_small_config(initializer_range=0.3, num_labels=outputs, **changes))
     spread_depths(model, scale=3.0)
     return model
 
@@ -50,9 +50,9 @@ def build_plain(outputs: int) -> Any:
 SEQUENCES: dict[str, Make] = {
     "act": lambda outputs, _: act(AlbertActForSequenceClassification, outputs),
     "readouts": lambda outputs, _: act(AlbertActForSequenceClassification, outputs, readout_weight=0.5),
-    "ponder": lambda outputs, _: small_ponder(num_labels=outputs),
-    "exits": lambda outputs, _: small_multi_exit(num_labels=outputs),
-    "exits, uniform": lambda outputs, _: small_multi_exit(num_labels=outputs, exit_weights="uniform"),
+    "ponder": lambda outputs, _: make_small_ponder(num_labels=outputs),
+    "exits": lambda outputs, _: make_small_multi_exit(num_labels=outputs),
+    "exits, uniform": lambda outputs, _: make_small_multi_exit(num_labels=outputs, exit_weights="uniform"),
     "plain": lambda outputs, _: build_plain(outputs),
     "adalayers": lambda outputs, folder: build_adalayers(AdaLayersForSequenceClassification, outputs, folder),
     "recurrent": lambda outputs, _: build_recurrent(num_labels=outputs),
@@ -115,7 +115,7 @@ def compute_divisor(labels: Tensor, targets: str) -> Tensor | int:
     return WEIGHTS[real_labels].sum() if "weighted" in targets else len(real_labels)
 
 
-@pytest.mark.parametrize(("kind", "targets"), quick_one_in(5, CASES))
+@pytest.mark.parametrize(("kind", "targets"), keep_one_quick(5, CASES))
 def test_losses_equal_torch_for_whole_and_divided_batches(kind: str, targets: str, tmp_path: Path) -> None:
     model, batch = build_model(kind, targets, tmp_path), build_batch(kind, targets)
     outputs, labels = model(**batch), batch["labels"].flatten(0, 1) if kind in TOKENS else batch["labels"]
@@ -141,7 +141,7 @@ def compute_gradients(model: Any, batch: dict[str, Tensor], cuts: int) -> dict[s
     return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, ["act", "ponder", "exits", "adalayers", *TOKENS]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, ["act", "ponder", "exits", "adalayers", *TOKENS]))
 def test_gradients_do_not_depend_on_micro_batches(kind: str, tmp_path: Path) -> None:
     model, batch = build_model(kind, "weighted classes", tmp_path), build_batch(kind)
     whole = compute_gradients(model, batch, 1)
@@ -155,7 +155,7 @@ def test_focal_losses_do_not_depend_on_micro_batches(tmp_path: Path) -> None:
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, SEQUENCES))
+@pytest.mark.parametrize("kind", keep_one_quick(3, SEQUENCES))
 def test_rows_without_a_target_do_not_count_and_a_wrong_class_is_named(kind: str, tmp_path: Path) -> None:
     model, batch = build_model(kind, "classes", tmp_path), build_batch(kind)
     without = {name: values[:7] for name, values in batch.items()}

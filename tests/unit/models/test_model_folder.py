@@ -27,7 +27,7 @@ from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.build import build_classifier, build_pretraining_model, load_encoder, load_model
 from adadepth.models.registry import family
-from tests.models_support import SMALL, small_config
+from tests.models_support import SMALL, make_small_config
 
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
 LAYER = "albert.encoder.albert_layer.ffn.weight"
@@ -39,7 +39,7 @@ def intact_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save a model as another person would pass it on."""
     folder = tmp_path_factory.mktemp("colleague") / "model"
     torch.manual_seed(0)
-    AlbertActForPreTraining(small_config()).save_pretrained(folder)
+    AlbertActForPreTraining(make_small_config()).save_pretrained(folder)
     return folder
 
 
@@ -223,7 +223,7 @@ def test_only_a_new_head_is_reported(intact_folder: Path, caplog: pytest.LogCapt
 
 
 def test_a_checkpoint_of_another_head_is_not_evaluated_with_a_random_one(intact_folder: Path, tmp_path: Path) -> None:
-    AlbertActForMaskedLM(small_config()).save_pretrained(tmp_path)
+    AlbertActForMaskedLM(make_small_config()).save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match=r"'albert\.pooler\.bias' and 3 more are missing"):
         load_model(str(tmp_path), AlbertActForPreTraining, build_settings(), [])
 
@@ -285,7 +285,7 @@ def test_a_missing_attention_package_is_reported_with_the_setting(intact_folder:
 
 
 def _build_unchecked(fields: dict[str, Any]) -> Any:
-    config = small_config()
+    config = make_small_config()
     for name, value in fields.items():
         setattr(config, name, value)
     return config

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 import adadepth
 from adadepth import ParXLConfig, ParXLForCausalLM, ParXLSupernet, derive_par_xl
 from adadepth.errors import ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.par_xl_support import ORIGINAL, build_network, build_supernet, draw_words
 
 CHANGES = [
@@ -31,7 +31,7 @@ def run_two_segments(model, **options):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "changes"), quick_one_in(7, product(["sf-s", "ffff", "ssss", "-s-f", "----"], CHANGES))
+    ("architecture", "changes"), keep_one_quick(7, product(["sf-s", "ffff", "ssss", "-s-f", "----"], CHANGES))
 )
 def test_a_derived_network_equals_the_supernet_with_one_hot_gates(architecture, changes, tmp_path):
     supernet = build_supernet(gates=build_one_hot_gates(architecture), **changes)
@@ -99,7 +99,7 @@ def test_other_architectures_are_refused(architecture, message):
         derive_par_xl(build_supernet(), architecture)
 
 
-@pytest.mark.parametrize("changes", quick_one_in(5, CHANGES))
+@pytest.mark.parametrize("changes", keep_one_quick(5, CHANGES))
 def test_a_saved_supernet_is_the_same(changes, tmp_path):
     supernet = build_supernet(**changes)
     supernet.save_pretrained(tmp_path)

@@ -11,7 +11,7 @@ from transformers import DynamicCache, StaticCache
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.par_xl.attention import Context, ParXLCache
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models import par_xl_support
 from tests.unit.models.par_xl_support import ORIGINAL, build_network
 
@@ -29,7 +29,7 @@ def generate(model, prompt, **options):
     return model.generate(prompt, **({"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0} | options))
 
 
-@pytest.mark.parametrize(("changes", "options"), quick_one_in(5, product(CHANGES, BEAMS)))
+@pytest.mark.parametrize(("changes", "options"), keep_one_quick(5, product(CHANGES, BEAMS)))
 def test_a_cache_changes_no_word(changes, options):
     model, prompt, texts = build_network("sfs-fs", **FREE, **changes), draw_words(rows=3, length=7), []
     for use_cache in (True, False):
@@ -57,7 +57,7 @@ def test_sampling_draws_the_same_words():
     assert not torch.equal(texts[0], generate(model, prompt, do_sample=True, temperature=3.0))
 
 
-@pytest.mark.parametrize("options", quick_one_in(2, [{}, {"num_beams": 3}]), ids=["greedy", "beams"])
+@pytest.mark.parametrize("options", keep_one_quick(2, [{}, {"num_beams": 3}]), ids=["greedy", "beams"])
 def test_prompts_of_several_lengths_are_generated_in_one_batch(options):
     model = build_network("sfs-fs", **FREE)
     prompts = [draw_words(rows=1, length=length, seed=length)[0] for length in (3, 8, 1, 5)]
@@ -68,7 +68,7 @@ def test_prompts_of_several_lengths_are_generated_in_one_batch(options):
         assert torch.equal(generate(model, prompt[None], **options)[0, len(prompt) :], generated)
 
 
-@pytest.mark.parametrize("lengths", quick_one_in(3, [[12], [7, 5], [1] * 12, [3, 1, 1, 4, 3]]))
+@pytest.mark.parametrize("lengths", keep_one_quick(3, [[12], [7, 5], [1] * 12, [3, 1, 1, 4, 3]]))
 @pytest.mark.parametrize("changes", CHANGES)
 def test_a_text_read_through_a_cache_equals_one_in_one_piece(changes, lengths):
     model, ids = build_network("sfs-s", memory_length=12, **changes), draw_words(length=12)

@@ -9,7 +9,7 @@ import torch
 
 from adadepth.errors import DataError
 from adadepth.models.par_xl.attention import Context, align_distances, relative_positions
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.par_xl_support import ORIGINAL, build_network, build_supernet, draw_words, read_in_segments
 
 SHAPES = [(4, 0), (4, 4), (1, 31), (1, 0), (5, 2), (3, 7)]
@@ -27,8 +27,8 @@ def test_scores_are_aligned_as_in_a_plain_loop(length, memory):
             assert torch.equal(aligned[:, :, i, j], by_distance[:, :, i, keys - (i + memory - j)])
 
 
-@pytest.mark.parametrize(("length", "memory"), quick_one_in(2, SHAPES))
-@pytest.mark.parametrize("clamp", quick_one_in(2, [None, 0, 3, 100]))
+@pytest.mark.parametrize(("length", "memory"), keep_one_quick(2, SHAPES))
+@pytest.mark.parametrize("clamp", keep_one_quick(2, [None, 0, 3, 100]))
 def test_key_j_of_query_i_gets_the_code_of_its_distance(length, memory, clamp):
     width = 6
     positions = relative_positions(length, memory, Context(memory, clamp), torch.zeros(1, 1, width))
@@ -45,7 +45,7 @@ def test_key_j_of_query_i_gets_the_code_of_its_distance(length, memory, clamp):
             assert scores[i, j].item() == pytest.approx(float(query @ torch.tensor(code)), abs=1e-5)
 
 
-@pytest.mark.parametrize(("length", "memory"), quick_one_in(2, SHAPES))
+@pytest.mark.parametrize(("length", "memory"), keep_one_quick(2, SHAPES))
 @pytest.mark.parametrize("window", [None, 1, 3])
 def test_the_attention_mask_equals_its_definition(length, memory, window):
     context = Context(memory if window is None else window, None, window is not None)
@@ -61,7 +61,7 @@ CHANGES = [{}, ORIGINAL, {"branch_norm": "paper", "clamp_length": 3}, {"tie_word
 
 
 @pytest.mark.parametrize("changes", CHANGES)
-@pytest.mark.parametrize("lengths", quick_one_in(3, [[6, 6], [3, 5, 1, 3], [11, 1], [1] * 12]))
+@pytest.mark.parametrize("lengths", keep_one_quick(3, [[6, 6], [3, 5, 1, 3], [11, 1], [1] * 12]))
 def test_segments_with_memory_equal_one_long_segment(changes, lengths):
     model, ids = build_supernet(memory_length=12, **changes), draw_words(length=12)
     expected = read_in_segments(model, ids, [12])

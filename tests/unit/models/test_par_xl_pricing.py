@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from adadepth.halting.trace import DepthTrace, Execution, Operations
 from adadepth.models.par_xl.configuration import ParXLConfig, architecture_macs, operation_macs, price_par_xl
 from adadepth.models.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 # T, M, B, d, F: the original's size, and NVIDIA's base in training and in evaluation.
 ORIGINAL, TRAINING, EVALUATION = (32, 16, 32, 128, 512), (192, 192, 32, 512, 2048), (64, 640, 16, 512, 2048)
@@ -30,7 +30,7 @@ def test_macs_equal_the_table_of_the_reference(shape, attention, feed_forward, c
 
 
 @pytest.mark.parametrize("architecture", ["s", "f", "-", "sf-s"])
-@pytest.mark.parametrize(("length", "memory", "batch"), quick_one_in(3, [(5, 0, 3), (4, 7, 2), (1, 31, 1)]))
+@pytest.mark.parametrize(("length", "memory", "batch"), keep_one_quick(3, [(5, 0, 3), (4, 7, 2), (1, 31, 1)]))
 def test_macs_equal_the_executed_multiplications(architecture, length, memory, batch):
     """Compare up to one more distance than there are, which the alignment of scores needs."""
     config = ParXLConfig(**SIZES, architecture=architecture)

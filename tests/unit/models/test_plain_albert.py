@@ -6,7 +6,7 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, AlbertMo
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, PlainAlbertForSequenceClassification
 from adadepth.errors import CheckpointError
-from tests.models_support import SMALL, padded_batch, small_config
+from tests.models_support import SMALL, make_padded_batch, make_small_config
 
 
 def make(**changes):
@@ -20,7 +20,7 @@ def test_checkpoints_are_those_of_transformers(tmp_path):
     theirs = AlbertForSequenceClassification.from_pretrained(tmp_path / "ours").eval()
     theirs.save_pretrained(tmp_path / "theirs")
     loaded = PlainAlbertForSequenceClassification.from_pretrained(tmp_path / "theirs").eval()
-    batch = padded_batch()
+    batch = make_padded_batch()
     with torch.no_grad():
         expected = theirs(**batch).logits
         assert torch.equal(ours(**batch).logits, expected)
@@ -28,7 +28,7 @@ def test_checkpoints_are_those_of_transformers(tmp_path):
 
 
 def test_the_trace_is_full_depth():
-    model, batch = make(), padded_batch()
+    model, batch = make(), make_padded_batch()
     outputs = model(**batch, output_hidden_states=True)
     assert outputs.trace.unit == "sequence"
     assert outputs.trace.updates.tolist() == [6.0, 6.0, 6.0]
@@ -48,12 +48,12 @@ def test_the_trace_is_full_depth():
 def test_plain_albert_is_initialised_from_act_albert(tmp_path):
     """Compare both encoders at depth one, the depth of a token that halts at once."""
     torch.manual_seed(0)
-    AlbertActForPreTraining(small_config(halt_bias_init=30.0)).save_pretrained(tmp_path)
+    AlbertActForPreTraining(make_small_config(halt_bias_init=30.0)).save_pretrained(tmp_path)
     source = AlbertActModel.from_pretrained(tmp_path).eval()
     model = PlainAlbertForSequenceClassification.from_pretrained(tmp_path, num_hidden_layers=1, num_labels=3).eval()
     assert type(model.config) is AlbertConfig
     assert model.config.num_labels == 3
-    batch = padded_batch()
+    batch = make_padded_batch()
     with torch.no_grad():
         expected, got = source(**batch), model.albert(**batch)
     torch.testing.assert_close(got.pooler_output, expected.pooler_output, atol=1e-5, rtol=0)

@@ -24,8 +24,8 @@ from adadepth import (
 from adadepth.data.text.special_tokens import Layout
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.halting.trace import DepthTrace, Execution
-from tests.marks_support import quick_one_in
-from tests.models_support import SMALL, padded_batch, small_config, small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import SMALL, make_padded_batch, make_small_config, make_small_ponder
 
 HEADS = [
     {"readout": readout, "halting_head": head, "halting_head_layers": layers}
@@ -106,12 +106,12 @@ def test_constructor_takes_the_configuration_of_another_albert():
 
 
 def test_a_checkpoint_is_loaded_at_another_depth(tmp_path):
-    model = small_ponder()
+    model = make_small_ponder()
     model.save_pretrained(tmp_path)
     deeper = PonderAlbertForSequenceClassification.from_pretrained(
         tmp_path, num_hidden_layers=43, target_halt_probability=0.2
     )
-    batch = padded_batch()
+    batch = make_padded_batch()
     with torch.no_grad():
         expected, got = model(**batch, run_all_steps=True), deeper(**batch, run_all_steps=True)
     assert got.step_logits.shape == (3, 43, 2)
@@ -161,7 +161,7 @@ def load_and_name(path, source, **changes):
     ],
 )
 def test_the_encoder_of_act_albert_is_loaded(model_class, changes, tmp_path):
-    source = AlbertActForPreTraining(small_config(halt_bias_init=3.0))
+    source = AlbertActForPreTraining(make_small_config(halt_bias_init=3.0))
     source.save_pretrained(tmp_path)
     model = model_class.from_pretrained(tmp_path, num_labels=3, **changes)
     theirs = source.albert.state_dict()
@@ -204,12 +204,12 @@ def test_unsupported_checkpoints_are_refused(tmp_path):
 # ---- heads
 
 
-@pytest.mark.parametrize("changes", quick_one_in(4, HEADS))
+@pytest.mark.parametrize("changes", keep_one_quick(4, HEADS))
 def test_every_parameter_is_initialised_and_trained(changes):
     torch.manual_seed(0)
     model = build_untrained(num_labels=3, halt_bias_init=-2.5, **changes).train()
     assert model.ponder[-1].bias.item() == -2.5
-    outputs = model(**padded_batch(), labels=torch.tensor([0, 2, 1]))
+    outputs = model(**make_padded_batch(), labels=torch.tensor([0, 2, 1]))
     outputs.loss.backward()
     assert not {name for name, parameter in model.named_parameters() if parameter.grad is None}
     assert (model.albert.pooler is None) == (changes["readout"] == "tokens")
@@ -227,7 +227,7 @@ def test_the_halting_bias_survives_loading(tmp_path):
 @pytest.mark.parametrize("head", ["linear", "linear_cat", "linear_diff"])
 def test_halting_heads_equal_those_of_palbert(head):
     """Check z_n = w f_n + b with features f, features with their predecessor's, or their difference."""
-    model = small_ponder(readout="pooler", halting_head=head)
+    model = make_small_ponder(readout="pooler", halting_head=head)
     pooled = []
 
     def record(state):
@@ -236,7 +236,7 @@ def test_halting_heads_equal_those_of_palbert(head):
 
     model.albert.pooled = record
     with torch.no_grad():
-        outputs = model(**padded_batch(), run_all_steps=True)
+        outputs = model(**make_padded_batch(), run_all_steps=True)
         previous = torch.zeros_like(pooled[0])
         for step, features in enumerate(pooled):
             seen = {
@@ -259,7 +259,7 @@ def test_the_halting_head_of_palbert_has_several_layers():
 
 
 def test_dropout_reaches_the_pooled_readout_only():
-    batch = padded_batch()
+    batch = make_padded_batch()
     for readout, varies in (("pooler", True), ("tokens", False)):
         model = build_untrained(readout=readout, classifier_dropout_prob=0.5).train()
         first, second = (model(**batch).step_logits for _ in range(2))
@@ -268,7 +268,7 @@ def test_dropout_reaches_the_pooled_readout_only():
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_halting_is_float32_in_low_precision(precision):
-    model, batch = small_ponder(), padded_batch()
+    model, batch = make_small_ponder(), make_padded_batch()
     with torch.no_grad():
         exact = model(**batch, run_all_steps=True)
         with torch.autocast("cpu", dtype=precision):
@@ -285,7 +285,7 @@ def test_halting_is_float32_in_low_precision(precision):
 
 
 def test_the_expectation_of_a_regression_is_a_weighted_mean():
-    model, batch = small_ponder(num_labels=1), padded_batch()
+    model, batch = make_small_ponder(num_labels=1), make_padded_batch()
     outputs = model(**batch, run_all_steps=True)
     mixed = model(**batch, exit_rule="expectation").logits
     survival = torch.cumprod(1 - outputs.halting_probabilities, dim=1)
@@ -295,8 +295,8 @@ def test_the_expectation_of_a_regression_is_a_weighted_mean():
 
 
 def test_the_criterion_equals_the_loss_of_the_model():
-    model = small_ponder(num_labels=3, kl_penalty_factor=0.3, kl_direction="prior_posterior")
-    batch, labels = padded_batch(), [2, 0, 1]
+    model = make_small_ponder(num_labels=3, kl_penalty_factor=0.3, kl_direction="prior_posterior")
+    batch, labels = make_padded_batch(), [2, 0, 1]
     expected = model(**batch, labels=torch.tensor(labels))
     criterion = PonderClassificationLoss(kl_penalty_factor=0.3, kl_direction="prior_posterior")
     prediction = model(**batch, run_all_steps=True)
@@ -312,10 +312,10 @@ def test_the_criterion_equals_the_loss_of_the_model():
 
 
 def test_unsupported_labels_are_refused():
-    model = small_ponder(num_labels=3)
+    model = make_small_ponder(num_labels=3)
     model.config.problem_type = "regression"
     with pytest.raises(ConfigError, match="problem_type=regression with 3 outputs"):
-        model(**padded_batch(), labels=torch.ones(3, 3))
+        model(**make_padded_batch(), labels=torch.ones(3, 3))
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_unsupported_labels_are_refused():
 )
 def test_unsupported_rules_are_refused(labels, rule, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        small_ponder(num_labels=labels)(**padded_batch(), exit_rule=rule)
+        make_small_ponder(num_labels=labels)(**make_padded_batch(), exit_rule=rule)
     assert "\n" not in str(caught.value)
 
 
@@ -347,11 +347,11 @@ def tokenizer():
 PAIRS = [("a b", "c"), ("a", "b c d"), ("a b c d e f g h", "a b c"), ("a b c d", "e f g h"), ("h " * 9, "a " * 8)]
 
 
-@pytest.mark.parametrize("readout", quick_one_in(2, ["tokens", "pooler"]))
-@pytest.mark.parametrize("double", quick_one_in(2, ["first", "both"]))
+@pytest.mark.parametrize("readout", keep_one_quick(2, ["tokens", "pooler"]))
+@pytest.mark.parametrize("double", keep_one_quick(2, ["first", "both"]))
 def test_texts_are_encoded_as_in_datasets(tokenizer, readout, double):
     """Compare with collated batches: special token in front or in both texts of a pair, the longer text truncated."""
-    model = small_ponder(max_position_embeddings=10, readout=readout, double_cls_pairs=double)
+    model = make_small_ponder(max_position_embeddings=10, readout=readout, double_cls_pairs=double)
     model.tokenizer = tokenizer
     layout = Layout.from_tokenizer(tokenizer, 10, model.config.cls_tokens, double)
     for texts in ([("a b",), ("a b c d e f g h a b c",), ("",)], PAIRS):
@@ -369,7 +369,7 @@ def test_texts_are_encoded_as_in_datasets(tokenizer, readout, double):
 
 
 def test_the_tokenizer_is_loaded_from_the_folder_of_the_weights(tokenizer, tmp_path):
-    model = small_ponder()
+    model = make_small_ponder()
     with pytest.raises(ConfigError, match="a call with texts needs a tokenizer"):
         model(["a b"])
     model.save_pretrained(tmp_path)
@@ -385,7 +385,7 @@ def test_the_tokenizer_is_loaded_from_the_folder_of_the_weights(tokenizer, tmp_p
 
 def test_pairs_are_accepted_in_the_format_of_the_original(tokenizer):
     """Pass two lists, all first and all second texts: the n-th pair is the n-th of each."""
-    model = small_ponder()
+    model = make_small_ponder()
     model.tokenizer = tokenizer
     first, second = map(list, zip(*PAIRS[:3], strict=True))
     with torch.no_grad():
@@ -413,7 +413,7 @@ def test_pairs_are_accepted_in_the_format_of_the_original(tokenizer):
     ],
 )
 def test_invalid_texts_are_refused_in_one_line(tokenizer, texts, message):
-    model = small_ponder()
+    model = make_small_ponder()
     model.tokenizer = tokenizer
     with pytest.raises(DataError, match=message) as raised:
         model(texts)
@@ -424,9 +424,9 @@ def test_invalid_texts_are_refused_in_one_line(tokenizer, texts, message):
 
 
 def test_macs_equal_a_plain_loop():
-    model = small_ponder(num_labels=3, halting_head="linear_cat", readout="pooler")
+    model = make_small_ponder(num_labels=3, halting_head="linear_cat", readout="pooler")
     lengths = (10, 7, 2, 12)
-    batch = {name: nn.functional.pad(value, (0, 4)) for name, value in padded_batch(lengths).items()}
+    batch = {name: nn.functional.pad(value, (0, 4)) for name, value in make_padded_batch(lengths).items()}
     with torch.no_grad():
         outputs = model(**batch, exit_rule="quantile:0.5")
     hidden, inner, entry, heads = 32, 64, 16 * 32, 32 * 32 + 32 * 3 + 2 * 32

@@ -18,8 +18,8 @@ from adadepth import (
 from adadepth.models.build import build_classifier, build_language_model, build_pretraining_model
 from adadepth.models.looped.retrofit import retrofit
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
-from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import SMALL, make_small_config, make_small_multi_exit, make_small_ponder
 from tests.unit.models.early_exit.early_exit_support import build_early_exit
 from tests.unit.models.looped.retrofit_support import PIECES, build_decoder
 
@@ -55,12 +55,14 @@ LOADS = {
         lambda: build_early_exit(EarlyExitForCausalLM), "router_tuning", task="language_model"
     ),
     "routed": Load(None, "mor_mini", task="language_model"),
-    "ponder": Load(small_ponder, "ponder_albert_pretrained"),
+    "ponder": Load(make_small_ponder, "ponder_albert_pretrained"),
     "ponder of albert": Load(lambda: AlbertModel(AlbertConfig(**SMALL)), "ponder_albert_pretrained"),
-    "ponder of act": Load(lambda: AlbertActForPreTraining(small_config()), "ponder_albert_pretrained"),
-    "multi-exit": Load(small_multi_exit, "pabee_pretrained"),
+    "ponder of act": Load(lambda: AlbertActForPreTraining(make_small_config()), "ponder_albert_pretrained"),
+    "multi-exit": Load(make_small_multi_exit, "pabee_pretrained"),
     "multi-exit of albert": Load(lambda: AlbertModel(AlbertConfig(**SMALL)), "pabee_pretrained"),
-    "act": Load(lambda: AlbertActForPreTraining(small_config()), "albert_act_pretrained", task="pretraining_model"),
+    "act": Load(
+        lambda: AlbertActForPreTraining(make_small_config()), "albert_act_pretrained", task="pretraining_model"
+    ),
     "act of albert": Load(lambda: AlbertModel(AlbertConfig(**SMALL)), "albert_act_pretrained"),
     "plain albert": Load(
         lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)), "albert_pretrained"
@@ -77,7 +79,7 @@ BUILDERS = {
 }
 
 
-@pytest.mark.parametrize("name", quick_one_in(5, LOADS))
+@pytest.mark.parametrize("name", keep_one_quick(5, LOADS))
 def test_weights_in_half_precision_are_trained_in_float32(name: str, tmp_path: Path) -> None:
     load = LOADS[name]
     root, options = ROOTS.get(load.option, "ponder_tiny"), (f"model={load.option}", *load.settings)

@@ -10,9 +10,9 @@ from adadepth.models.albert_act import modeling, ragged
 from adadepth.models.albert_act.modeling import ragged_kernel
 from adadepth.models.albert_act.ragged import compute_repacking_threshold
 from adadepth.models.shared.albert import packed_attention
-from tests.albert_act_support import HEADS, labelled_batch
-from tests.marks_support import quick_one_in
-from tests.models_support import padded_batch, small_config, spread_depths
+from tests.albert_act_support import HEADS, make_labelled_batch
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_padded_batch, make_small_config, spread_depths
 
 CPU = torch.device("cpu")
 
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 def build_small_model(model_class=AlbertActModel, **changes):
     """Build a model whose tokens halt after different numbers of updates."""
     torch.manual_seed(0)
-    model = model_class(small_config(**({"initializer_range": 0.2} | changes)))
+    model = model_class(make_small_config(**({"initializer_range": 0.2} | changes)))
     spread_depths(model, scale=3.0)
     return model
 
@@ -33,10 +33,10 @@ def run_dense_and_ragged(model, batch, **options):
     return outputs
 
 
-@pytest.mark.parametrize("model_class", quick_one_in(3, [head for head in HEADS if head is not AlbertActModel]))
+@pytest.mark.parametrize("model_class", keep_one_quick(3, [head for head in HEADS if head is not AlbertActModel]))
 def test_every_head_has_the_same_loss_and_gradients(model_class):
     model = build_small_model(model_class, act_penalty=0.1, num_labels=3).eval()
-    batch = labelled_batch(model_class)
+    batch = make_labelled_batch(model_class)
     results = []
     for name in ("dense", "ragged"):
         model.config.execution = name
@@ -55,7 +55,7 @@ def test_every_head_has_the_same_loss_and_gradients(model_class):
 
 def test_an_iteration_computes_running_queries_and_changed_keys():
     """Count queries of running tokens, keys of those that ran before and have changed, and no padding."""
-    model, batch = build_small_model().eval(), padded_batch()
+    model, batch = build_small_model().eval(), make_padded_batch()
     model.config.execution = "ragged"
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setitem(ragged._REPACK_SAVES, "cpu", 0)
@@ -72,7 +72,7 @@ def test_an_iteration_computes_running_queries_and_changed_keys():
 
 def test_requested_attentions_run_dense():
     """Compare outputs with requested hidden states and attention maps; the maps need dense execution."""
-    model, batch = build_small_model().eval(), padded_batch()
+    model, batch = build_small_model().eval(), make_padded_batch()
     model.set_attn_implementation("eager")
     with torch.no_grad():
         dense, ragged = run_dense_and_ragged(model, batch, output_hidden_states=True, output_attentions=True)
@@ -85,7 +85,7 @@ def test_requested_attentions_run_dense():
 
 
 def test_gradient_checkpointing_changes_nothing():
-    model, batch = build_small_model().train(), padded_batch()
+    model, batch = build_small_model().train(), make_padded_batch()
     model.config.execution = "ragged"
     gradients = []
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_gradient_checkpointing_changes_nothing():
 
 
 def test_empty_rows_and_immediate_halting_are_supported():
-    model, batch = build_small_model().eval(), padded_batch()
+    model, batch = build_small_model().eval(), make_padded_batch()
     with torch.no_grad():
         for rows in (1, [0, 1, 2]):
             empty = batch | {"attention_mask": batch["attention_mask"].index_fill(0, torch.tensor(rows), 0)}
@@ -114,8 +114,8 @@ def test_empty_rows_and_immediate_halting_are_supported():
 
 def test_a_rule_that_changes_halted_states_is_refused_or_run_dense():
     with pytest.raises(ConfigError, match="needs state_rule single or graves: the halted states of 'basic'"):
-        small_config(execution="ragged", state_rule="basic")
-    config = small_config(state_rule="accumulated")
+        make_small_config(execution="ragged", state_rule="basic")
+    config = make_small_config(state_rule="accumulated")
     assert ragged_kernel(config, 10**9, CPU, torch.float32, training=False) is None
     config.execution = "ragged"
     with pytest.raises(ConfigError, match="'accumulated' keep changing"):
@@ -132,7 +132,7 @@ def test_attention_without_packed_queries_is_dense_or_refused():
         torch.compiler.set_stance("force_eager"),  # the mask is built before
         pytest.raises(ConfigError, match=r"needs attn_implementation eager, sdpa or flash.*'flex_attention'"),
     ):
-        model(**padded_batch())
+        model(**make_padded_batch())
 
 
 def test_auto_packs_batches_with_a_speed_up():
@@ -161,13 +161,13 @@ def test_auto_packs_batches_with_a_speed_up():
     ],
 )
 def test_kernels_follow_device_and_precision(attention, device, dtype, dropout, kernel):
-    config = small_config(attention_probs_dropout_prob=dropout)
+    config = make_small_config(attention_probs_dropout_prob=dropout)
     config._attn_implementation = attention
     assert packed_attention.choose_kernel(config, torch.device(device), dtype, training=True) == kernel
 
 
 def test_the_kernel_follows_the_precision_of_autocast(monkeypatch):
-    config = small_config()
+    config = make_small_config()
     config._attn_implementation = "sdpa"
     assert packed_attention.choose_kernel(config, torch.device("cuda"), torch.float32, training=True) == "padded"
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
@@ -208,7 +208,7 @@ def use_kernel(kernel, patch):
 @pytest.mark.parametrize("kernel", ["varlen", "flash"])
 def test_kernels_of_accelerators_get_the_right_rows(kernel, monkeypatch):
     monkeypatch.setitem(ragged._REPACK_SAVES, "cpu", 0)
-    model, batch = build_small_model(), padded_batch()
+    model, batch = build_small_model(), make_padded_batch()
     batch["attention_mask"][0, 3] = 0  # a gap, so that slots and packed positions differ
     model.config.execution = "dense"
     dense = model(**batch)
@@ -237,18 +237,18 @@ def test_the_execution_is_saved_and_older_checkpoints_are_auto(tmp_path):
 
 def test_inference_keeps_no_state_of_the_last_batch():
     """Check that keys and values, updated in place without gradients, stay within one pass."""
-    model, batch = build_small_model().eval(), padded_batch()
+    model, batch = build_small_model().eval(), make_padded_batch()
     model.config.execution = "ragged"
     with torch.inference_mode():
         first = model(**batch).last_hidden_state
-        model(**padded_batch(seed=1))
+        model(**make_padded_batch(seed=1))
         assert model(**batch).last_hidden_state.equal(first)
 
 
 def test_dropout_is_drawn_for_running_tokens():
     model, batch = (
         build_small_model(AlbertActForPreTraining, hidden_dropout_prob=0.1),
-        labelled_batch(AlbertActForPreTraining),
+        make_labelled_batch(AlbertActForPreTraining),
     )
     model.train().config.execution = "ragged"
     torch.manual_seed(1)

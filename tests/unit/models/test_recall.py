@@ -11,7 +11,7 @@ from adadepth import AlbertActConfig
 from adadepth.errors import ConfigError
 from adadepth.models.albert_act.heads import AlbertActForTokenClassification
 from adadepth.models.shared.albert.block import sinusoids
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 
 MASK = torch.tensor([[1] * 9, [1] * 6 + [0] * 3, [1] * 2 + [0] * 7])
 IDS = torch.arange(27).view(3, 9) % 17 + 5
@@ -42,7 +42,7 @@ def run(model, execution="dense"):
     return outputs, gradients
 
 
-@pytest.mark.parametrize("rule", quick_one_in(2, ["single", "graves"]))
+@pytest.mark.parametrize("rule", keep_one_quick(2, ["single", "graves"]))
 @pytest.mark.parametrize("fixed", [None, 3])
 def test_dense_and_ragged_execution_agree(rule, fixed):
     model = build_tagger(state_rule=rule, recall=True, fixed_depth=fixed)

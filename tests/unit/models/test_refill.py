@@ -15,7 +15,7 @@ from adadepth.halting.exit_rules import ExitRule, StepView, parse_rule
 from adadepth.models.depth.engine import run_steps
 from adadepth.models.trm.modeling import TrmForPuzzles, step_macs
 from adadepth.tasks import exit_study
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.unit.models.ponder_rnn_support import build_recurrent, draw_examples
 from tests.unit.models.trm_support import build_trm, draw_puzzles
 
@@ -59,7 +59,7 @@ def check_same(actual: Any, dense: Any) -> None:
         assert values[~ran].isnan().all(), name
 
 
-@pytest.mark.parametrize(("mixing", "rule"), mostly_slow(CASES, lambda case: case in QUICK))
+@pytest.mark.parametrize(("mixing", "rule"), mark_mostly_slow(CASES, lambda case: case in QUICK))
 def test_waiting_changes_no_prediction(mixing: str, rule: str) -> None:
     model, (cells, _) = build_puzzle_model(mixing), draw_puzzles(ROWS)
     rule = choose_rule(model, rule, cells)
@@ -75,7 +75,7 @@ def test_waiting_changes_no_prediction(mixing: str, rule: str) -> None:
         assert len(dense.exit_steps.unique()) > 1, "rows leave at different steps"
 
 
-@pytest.mark.parametrize("rule", quick_one_in(3, HALTING))
+@pytest.mark.parametrize("rule", keep_one_quick(3, HALTING))
 def test_rules_keep_a_memory_for_each_row(rule: str) -> None:
     model, inputs = build_recurrent(), draw_examples(ROWS)
     with torch.no_grad():
@@ -107,7 +107,7 @@ class Counting(ExitRule):
         return torch.zeros(rows, 2, device=device)
 
 
-@pytest.mark.parametrize("num_slots", quick_one_in(3, PLACES))
+@pytest.mark.parametrize("num_slots", keep_one_quick(3, PLACES))
 def test_a_rule_gets_the_step_of_every_row(num_slots: int | None) -> None:
     model, (cells, _) = build_puzzle_model(), draw_puzzles(ROWS)
     with torch.no_grad():
@@ -155,9 +155,9 @@ def schedule_by_hand(exits: list[int], num_slots: int) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     "exits",
-    quick_one_in(3, [[2, 1, 4, 1, 3, 2], [1, 1, 1, 1], [5, 5, 5], [4], [1, 5, 1, 5, 1, 1, 2], [3, 3, 1, 9], []]),
+    keep_one_quick(3, [[2, 1, 4, 1, 3, 2], [1, 1, 1, 1], [5, 5, 5], [4], [1, 5, 1, 5, 1, 1, 2], [3, 3, 1, 9], []]),
 )
-@pytest.mark.parametrize("num_slots", quick_one_in(2, [None, 1, 2, 3, 10]))
+@pytest.mark.parametrize("num_slots", keep_one_quick(2, [None, 1, 2, 3, 10]))
 def test_a_free_slot_is_filled_at_once(num_slots: int | None, exits: list[int]) -> None:
     """Use row numbers as logits: after exits, they differ from slot numbers."""
     stepper = QueueStepper(exits, num_slots or len(exits))

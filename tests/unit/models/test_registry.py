@@ -19,7 +19,7 @@ from adadepth.errors import ConfigError
 from adadepth.models import registry
 from adadepth.models.registry import families, family
 from adadepth.report.section import SectionEntry
-from tests.plugins_support import package_on_path
+from tests.plugins_support import install_package
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILT_IN = ["adalayers", "albert", "albert_act", "early_exit", "looped", "multi_exit_albert", "par_xl", "ponder_albert",
@@ -55,11 +55,11 @@ def install(tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Return a function that installs a package with entry points of the group, as importlib.metadata sees it."""
     with ExitStack() as stack:
 
-        def install_package(**entry_points: str) -> None:
+        def install_family(**entry_points: str) -> None:
             (tmp_path / "toy_family.py").write_text(TOY)
-            stack.enter_context(package_on_path(tmp_path, "toy-family", {registry.GROUP: entry_points}))
+            stack.enter_context(install_package(tmp_path, "toy-family", {registry.GROUP: entry_points}))
 
-        yield install_package
+        yield install_family
     sys.modules.pop("toy_family", None)
 
 
@@ -174,7 +174,7 @@ def test_finding_families_imports_no_torch() -> None:
 
 def test_an_installed_package_cannot_replace_a_family(tmp_path: Path) -> None:
     names = {"count_wheels": "math:floor", "LoopedConfig": "math:ceil"}
-    with package_on_path(tmp_path, "toy-names", {"adadepth.names": names}):
+    with install_package(tmp_path, "toy-names", {"adadepth.names": names}):
         assert adadepth.count_wheels is math.floor
         assert "count_wheels" in dir(adadepth)
         assert adadepth.LoopedConfig is not math.ceil

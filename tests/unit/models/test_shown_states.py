@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from tests.marks_support import quick_one_in
-from tests.models_support import padded_batch, small_multi_exit, small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_padded_batch, make_small_multi_exit, make_small_ponder
 
-MAKERS = pytest.mark.parametrize("make", [small_ponder, small_multi_exit])
+MAKERS = pytest.mark.parametrize("make", [make_small_ponder, make_small_multi_exit])
 
 
 @MAKERS
 def test_states_after_every_step_equal_repeated_application_of_the_block(make):
-    model, batch = make(exit_rule="fixed:2", attn_implementation="eager"), padded_batch()
+    model, batch = make(exit_rule="fixed:2", attn_implementation="eager"), make_padded_batch()
     encoder, seen = model.albert.encoder, batch["attention_mask"].bool()
     output = model(**batch, output_hidden_states=True, output_attentions=True)
     state = encoder.embedding_hidden_mapping_in(
@@ -28,7 +28,7 @@ def test_states_after_every_step_equal_repeated_application_of_the_block(make):
 
 @MAKERS
 def test_hidden_states_change_neither_exits_nor_predictions(make):
-    model, batch = make(exit_rule="confidence:0.6"), padded_batch()
+    model, batch = make(exit_rule="confidence:0.6"), make_padded_batch()
     looked, plain = model(**batch, output_hidden_states=True), model(**batch)
     assert plain.hidden_states is None
     assert torch.equal(looked.exit_steps, plain.exit_steps)
@@ -37,7 +37,7 @@ def test_hidden_states_change_neither_exits_nor_predictions(make):
 
 @MAKERS
 def test_hidden_states_are_selected_by_number(make):
-    model, batch = make(), padded_batch()
+    model, batch = make(), make_padded_batch()
     selected, every = model(**batch, output_hidden_states=[0, -1]), model(**batch, output_hidden_states=True)
     present = [number for number, state in enumerate(selected.hidden_states) if state is not None]
     assert present == [0, model.max_updates]
@@ -47,13 +47,13 @@ def test_hidden_states_are_selected_by_number(make):
 @MAKERS
 def test_states_of_rows_that_have_left_are_refused(make):
     with pytest.raises(ValueError, match="run_all_steps=False with hidden states"):
-        make()(**padded_batch(), output_hidden_states=True, run_all_steps=False)
+        make()(**make_padded_batch(), output_hidden_states=True, run_all_steps=False)
 
 
-@pytest.mark.parametrize("reentrant", quick_one_in(2, [True, False]))
+@pytest.mark.parametrize("reentrant", keep_one_quick(2, [True, False]))
 @MAKERS
 def test_gradients_survive_checkpointing(make, reentrant):
-    batch = padded_batch() | {"labels": torch.tensor([0, 1, 1])}
+    batch = make_padded_batch() | {"labels": torch.tensor([0, 1, 1])}
     gradients = []
     for checkpointed in (False, True):
         model = make(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0).train()

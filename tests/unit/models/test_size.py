@@ -15,13 +15,13 @@ from adadepth.errors import ConfigError
 from adadepth.models import memory_check
 from adadepth.models.build import build_pretraining_model
 from tests.configs.support import configured
-from tests.models_support import small_config
+from tests.models_support import make_small_config
 
 
 def test_the_counted_parts_equal_those_of_the_model() -> None:
-    model = AlbertActForPreTraining(small_config())
+    model = AlbertActForPreTraining(make_small_config())
     count = sum(parameter.numel() for parameter in model.parameters())
-    needed = memory_check.compute_training_bytes(AlbertActForPreTraining, small_config())
+    needed = memory_check.compute_training_bytes(AlbertActForPreTraining, make_small_config())
     assert needed == {"weights": 4 * count, "gradients": 4 * count, "optimizer": 8 * count}
 
 
@@ -52,7 +52,7 @@ def test_a_model_that_fits_is_built_as_without_the_check(monkeypatch: pytest.Mon
 
 
 def test_a_batch_beyond_memory_is_refused_with_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = AlbertActForPreTraining(small_config())
+    model = AlbertActForPreTraining(make_small_config())
     options = {"width": 4, "processes": 2, "recomputed": False}
     least, parts = memory_check.compute_least_bytes(model, [30] * 9000, **options)
     states, inner = (2 * 4 * 9000 * 30 * features for features in (32, 64))
@@ -70,7 +70,7 @@ def test_a_batch_beyond_memory_is_refused_with_its_parts(monkeypatch: pytest.Mon
 
 
 def test_attention_counts_where_it_is_stored() -> None:
-    model = AlbertActForPreTraining._from_config(small_config(), attn_implementation="eager")
+    model = AlbertActForPreTraining._from_config(make_small_config(), attn_implementation="eager")
     assert model.least_activations([3, 5], recomputed=True)["attention"] == 4 * (3**2 + 5**2)
 
 

@@ -9,13 +9,13 @@ import torch
 
 from adadepth import AlbertActForTokenClassification, TrmForPuzzles
 from adadepth.metrics.state_diagnostics import estimate_spectral_radius
-from tests.marks_support import mostly_slow, quick_one_in
-from tests.models_support import padded_batch, small_config
+from tests.marks_support import keep_one_quick, mark_mostly_slow
+from tests.models_support import make_padded_batch, make_small_config
 from tests.unit.models.every_model_support import BUILD, build_inputs
 from tests.unit.models.looped.looped_support import IDS, KINDS, build_looped, check_close
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, KINDS))
+@pytest.mark.parametrize("name", keep_one_quick(3, KINDS))
 def test_the_loops_of_a_looped_model_are_its_maps(name: str) -> None:
     model = build_looped(**KINDS[name])
     mask = torch.ones_like(IDS)
@@ -33,10 +33,10 @@ def test_the_loops_of_a_looped_model_are_its_maps(name: str) -> None:
 @pytest.mark.parametrize("state_rule", ["graves", "single"])
 def test_the_updates_of_act_albert_are_its_maps(state_rule: str, recall: bool) -> None:
     """Set halting probabilities near 0, so that tokens halt at the last update, whose weight is the remainder."""
-    model: Any = AlbertActForTokenClassification(small_config(state_rule=state_rule, recall=recall)).eval()
+    model: Any = AlbertActForTokenClassification(make_small_config(state_rule=state_rule, recall=recall)).eval()
     with torch.no_grad():
         model.albert.encoder.albert_layer.act.dense.bias.fill_(-5.0)
-    batch = padded_batch()
+    batch = make_padded_batch()
     expected = model.albert(**batch, output_hidden_states=True).hidden_states
     start, valid, maps = model.build_state_maps(batch)
     state = start
@@ -62,7 +62,7 @@ def test_the_steps_of_a_tiny_recursive_model_are_its_maps() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", mostly_slow(["two states", "act tagging", "puzzles"], lambda name: name.startswith("act"))
+    "name", mark_mostly_slow(["two states", "act tagging", "puzzles"], lambda name: name.startswith("act"))
 )
 def test_the_radius_of_an_update_is_that_of_its_jacobian_by_finite_differences(name: str) -> None:
     """Compare with central differences, which find an update that leaves some gradients out."""

@@ -20,7 +20,7 @@ from adadepth.halting.step_losses import BUILT_IN, StepLoss, parse_step_loss
 from adadepth.models.shared.losses import weigh_steps
 from adadepth.tasks.checks import check_step_loss
 from tests.configs.support import configured
-from tests.models_support import padded_batch, small_multi_exit
+from tests.models_support import make_padded_batch, make_small_multi_exit
 from tests.plugins_support import example_extensions
 from tests.unit.models.early_exit.early_exit_support import (
     HEADS,
@@ -181,10 +181,10 @@ def test_looped_classifiers_support_the_loss(head: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["competence:0.5", *BUILT_IN])
 def test_multi_exit_albert_supports_the_loss(name: str) -> None:
-    model, labels = small_multi_exit(num_hidden_layers=4, num_labels=3, exit_weights=name), torch.tensor([0, 2, 1])
-    logits = model(**padded_batch(), run_all_steps=True).step_logits
+    model, labels = make_small_multi_exit(num_hidden_layers=4, num_labels=3, exit_weights=name), torch.tensor([0, 2, 1])
+    logits = model(**make_padded_batch(), run_all_steps=True).step_logits
     expected = compute_objective(name, [logits[:, step] for step in range(4)], labels)
-    check_gradients(model, model(**padded_batch(), labels=labels).loss, expected)
+    check_gradients(model, model(**make_padded_batch(), labels=labels).loss, expected)
 
 
 # ---- Configurations and files

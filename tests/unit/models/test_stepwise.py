@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from tests.marks_support import quick_one_in
-from tests.models_support import padded_batch, small_multi_exit, small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_padded_batch, make_small_multi_exit, make_small_ponder
 
 LENGTHS = (10, 7, 2, 12, 5, 9, 3, 8)
 COMMON = ["fixed:3", "entropy:0.5", "normalised_entropy:0.6", "confidence:0.75", "margin:0.4", "patience:2"]
 HALTING = ["sample", "quantile:0.5", "quantile:0", "quantile:1", "expectation"]
-CASES = [(small_ponder, rule) for rule in (*HALTING, *COMMON)] + [(small_multi_exit, rule) for rule in COMMON]
+CASES = [(make_small_ponder, rule) for rule in (*HALTING, *COMMON)] + [(make_small_multi_exit, rule) for rule in COMMON]
 
 
 def evaluate(model, batch, rule, **kwargs):
@@ -17,9 +17,9 @@ def evaluate(model, batch, rule, **kwargs):
         return model(**batch, exit_rule=rule, generator=torch.Generator().manual_seed(3), **kwargs)
 
 
-@pytest.mark.parametrize(("make", "rule"), quick_one_in(4, CASES))
+@pytest.mark.parametrize(("make", "rule"), keep_one_quick(4, CASES))
 def test_leaving_the_batch_changes_no_prediction(make, rule):
-    model, batch = make(num_labels=3), padded_batch(LENGTHS)
+    model, batch = make(num_labels=3), make_padded_batch(LENGTHS)
     exited, stayed = evaluate(model, batch, rule), evaluate(model, batch, rule, run_all_steps=True)
     assert exited.exit_steps.equal(stayed.exit_steps)
     torch.testing.assert_close(exited.logits, stayed.logits, atol=1e-5, rtol=0)
@@ -38,7 +38,7 @@ def test_leaving_the_batch_changes_no_prediction(make, rule):
     "changes", [{"halting_head": "linear_diff"}, {"halting_head": "linear_cat", "readout": "pooler"}]
 )
 def test_heads_on_consecutive_steps_keep_the_predecessor_of_each_row(changes):
-    model, batch = small_ponder(**changes), padded_batch(LENGTHS)
+    model, batch = make_small_ponder(**changes), make_padded_batch(LENGTHS)
     exited, stayed = (evaluate(model, batch, "sample", run_all_steps=run_all) for run_all in (False, True))
     assert exited.exit_steps.equal(stayed.exit_steps)
     ran = ~exited.halting_logits.isnan()
@@ -48,16 +48,16 @@ def test_heads_on_consecutive_steps_keep_the_predecessor_of_each_row(changes):
 
 def test_the_cases_exercise_many_exits():
     """Check that rows exit at many steps, so that a row written to a wrong position is noticed."""
-    batch = padded_batch(LENGTHS)
-    assert len(evaluate(small_ponder(), batch, "quantile:0.5").exit_steps.unique()) >= 3
-    assert len(evaluate(small_multi_exit(num_labels=3), batch, "confidence:0.75").exit_steps.unique()) >= 3
-    logits = evaluate(small_ponder(), batch, "quantile:0.5").logits
+    batch = make_padded_batch(LENGTHS)
+    assert len(evaluate(make_small_ponder(), batch, "quantile:0.5").exit_steps.unique()) >= 3
+    assert len(evaluate(make_small_multi_exit(num_labels=3), batch, "confidence:0.75").exit_steps.unique()) >= 3
+    logits = evaluate(make_small_ponder(), batch, "quantile:0.5").logits
     assert torch.cdist(logits, logits).add(torch.eye(8)).min() > 1e-3, "rows must have different predictions"
 
 
-@pytest.mark.parametrize(("make", "rule"), quick_one_in(4, CASES))
+@pytest.mark.parametrize(("make", "rule"), keep_one_quick(4, CASES))
 def test_a_batch_equals_its_rows_alone(make, rule):
-    model, batch = make(), padded_batch(LENGTHS)
+    model, batch = make(), make_padded_batch(LENGTHS)
     together = evaluate(model, batch, rule)
     generator = torch.Generator().manual_seed(3)
     for row, length in enumerate(LENGTHS):
@@ -69,8 +69,8 @@ def test_a_batch_equals_its_rows_alone(make, rule):
 
 
 def test_every_step_computes_running_rows_only():
-    model = small_ponder()
-    batch = {name: torch.nn.functional.pad(value, (0, 4)) for name, value in padded_batch(LENGTHS).items()}
+    model = make_small_ponder()
+    batch = {name: torch.nn.functional.pad(value, (0, 4)) for name, value in make_padded_batch(LENGTHS).items()}
     outputs = evaluate(model, batch, "quantile:0.5")
     steps = torch.arange(1, outputs.trace.execution.steps + 1)
     running = outputs.exit_steps >= steps.unsqueeze(1)
@@ -89,8 +89,8 @@ def test_every_step_computes_running_rows_only():
 def test_attention_that_cannot_be_packed_pads_its_rows():
     """Check FlexAttention, whose masks are of another kind: rows are narrowed to a multiple of eight."""
     model, batch = (
-        small_ponder(),
-        {name: torch.nn.functional.pad(value, (0, 4)) for name, value in padded_batch(LENGTHS).items()},
+        make_small_ponder(),
+        {name: torch.nn.functional.pad(value, (0, 4)) for name, value in make_padded_batch(LENGTHS).items()},
     )
     packed = evaluate(model, batch, "quantile:0.5")
     model.set_attn_implementation("flex_attention")
@@ -106,7 +106,7 @@ def test_attention_that_cannot_be_packed_pads_its_rows():
 
 
 def test_rows_of_one_length_or_without_a_mask_are_never_narrowed():
-    model, batch = small_ponder(), padded_batch((12,) * 8)
+    model, batch = make_small_ponder(), make_padded_batch((12,) * 8)
     masked = evaluate(model, batch, "quantile:0.5")
     del batch["attention_mask"]
     unmasked = evaluate(model, batch, "quantile:0.5")
@@ -117,7 +117,7 @@ def test_rows_of_one_length_or_without_a_mask_are_never_narrowed():
 
 
 def test_a_row_without_tokens_changes_no_other_row():
-    model, batch = small_ponder(), padded_batch((12, 8, 5, 3))
+    model, batch = make_small_ponder(), make_padded_batch((12, 8, 5, 3))
     expected = evaluate(model, batch, "fixed:3")
     batch["attention_mask"][3] = 0
     outputs = evaluate(model, batch, "fixed:3")
@@ -126,7 +126,7 @@ def test_a_row_without_tokens_changes_no_other_row():
 
 
 def test_leaving_with_left_padding_changes_no_prediction():
-    model, batch = small_ponder(), padded_batch((12, 8, 8, 8))
+    model, batch = make_small_ponder(), make_padded_batch((12, 8, 8, 8))
     left_padded = {
         name: torch.stack([row.roll(12 - n) for row, n in zip(value, (12, 8, 8, 8), strict=True)])
         for name, value in batch.items()
@@ -138,7 +138,7 @@ def test_leaving_with_left_padding_changes_no_prediction():
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_attention_implementations_agree(attention):
-    model, batch = small_ponder(), padded_batch(LENGTHS)
+    model, batch = make_small_ponder(), make_padded_batch(LENGTHS)
     expected = evaluate(model, batch, "quantile:0.5")
     model.set_attn_implementation(attention)
     got = evaluate(model, batch, "quantile:0.5")
@@ -147,7 +147,7 @@ def test_attention_implementations_agree(attention):
 
 
 def test_the_trace_contains_the_depths():
-    model, batch = small_ponder(), padded_batch(LENGTHS)
+    model, batch = make_small_ponder(), make_padded_batch(LENGTHS)
     for outputs in (evaluate(model, batch, "quantile:0.5"), evaluate(model, batch, "quantile:0.5", run_all_steps=True)):
         trace = outputs.trace
         assert trace.unit == "sequence"
@@ -163,7 +163,7 @@ def test_the_trace_contains_the_depths():
 
 
 def test_all_steps_run_when_the_loss_needs_them():
-    model, batch = small_ponder(), padded_batch()
+    model, batch = make_small_ponder(), make_padded_batch()
     labels = torch.tensor([0, 1, 0])
     with torch.no_grad():
         assert model(**batch).posterior is None
@@ -179,7 +179,7 @@ def test_all_steps_run_when_the_loss_needs_them():
 
 
 def test_sampling_follows_the_generator():
-    model, batch = small_ponder(), padded_batch(LENGTHS)
+    model, batch = make_small_ponder(), make_padded_batch(LENGTHS)
     draws = [evaluate(model, batch, "sample").exit_steps for _ in range(2)]
     assert draws[0].equal(draws[1])
     generator = torch.Generator().manual_seed(4)

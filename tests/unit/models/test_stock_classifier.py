@@ -30,8 +30,8 @@ from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import build_classifier, load_model
 from adadepth.models.stock_classifier.modeling import match_class_order
 from adadepth.models.stock_classifier.settings import StockClassifierSettings
-from tests.marks_support import quick_one_in
-from tests.models_support import SMALL, small_config
+from tests.marks_support import keep_one_quick
+from tests.models_support import SMALL, make_small_config
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import BASES, DEPTH, WIDTH, draw_texts
 
@@ -66,7 +66,7 @@ def build(folder, names=NAMES, problem="tagging", **settings):
     return build_classifier(model_settings, 120, build_fields(names), problem).eval()
 
 
-@pytest.mark.parametrize(("kind", "unit"), quick_one_in(3, product(KINDS, HEADS)))
+@pytest.mark.parametrize(("kind", "unit"), keep_one_quick(3, product(KINDS, HEADS)))
 def test_logits_and_loss_equal_transformers(kind, unit, tmp_path):
     theirs, batch = save(tmp_path, kind, unit), draw_texts()
     ours = HEADS[unit][1].from_pretrained(tmp_path)
@@ -88,7 +88,7 @@ def test_logits_and_loss_equal_transformers(kind, unit, tmp_path):
     assert torch.equal(trace.updates, DEPTH * valid.float())
 
 
-@pytest.mark.parametrize(("stored", "requested", "order"), quick_one_in(3, [
+@pytest.mark.parametrize(("stored", "requested", "order"), keep_one_quick(3, [
     (["O", "B-PER"], ["O", "B-PER"], [0, 1]),
     (["O", "B-PER", "B-LOC"], ["B-LOC", "O", "B-PER"], [2, 0, 1]),
     (["CONTRADICTION", "NEUTRAL", "ENTAILMENT"], ["entailment", "neutral", "contradiction"], [2, 1, 0]),
@@ -106,7 +106,7 @@ def test_classes_are_matched_by_name(stored, requested, order):
     assert match_class_order(stored, requested) == order
 
 
-@pytest.mark.parametrize(("kind", "unit"), quick_one_in(6, product(KINDS, HEADS)))
+@pytest.mark.parametrize(("kind", "unit"), keep_one_quick(6, product(KINDS, HEADS)))
 def test_a_head_in_another_order_predicts_the_same_names(kind, unit, tmp_path):
     theirs, batch = save(tmp_path, kind, unit), draw_texts()
     ours = HEADS[unit][1].from_pretrained(tmp_path)
@@ -177,7 +177,7 @@ def test_training_keeps_a_head_of_the_same_classes(tmp_path):
         torch.testing.assert_close(model(**batch).logits, theirs(**batch).logits[..., [1, 2, 0]])
 
 
-@pytest.mark.parametrize("names", quick_one_in(2, [["O", "B-LOC", "I-LOC"], ["O", "B-LOC"]]))
+@pytest.mark.parametrize("names", keep_one_quick(2, [["O", "B-LOC", "I-LOC"], ["O", "B-LOC"]]))
 def test_training_starts_with_a_new_head_for_other_classes(names, tmp_path, caplog):
     """Check equally many classes of other names: the head is new, the blocks are loaded."""
     theirs = save(tmp_path)
@@ -190,7 +190,7 @@ def test_training_starts_with_a_new_head_for_other_classes(names, tmp_path, capl
     assert list(model.config.id2label.values()) == names
 
 
-@pytest.mark.parametrize("kind", quick_one_in(6, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(6, KINDS))
 @pytest.mark.parametrize(("unit", "problem"), [("token", "tagging"), ("sequence", "classification")])
 def test_training_starts_with_a_new_head_on_a_bare_model(kind, unit, problem, tmp_path, caplog):
     torch.manual_seed(0)
@@ -225,7 +225,7 @@ def test_invalid_models_are_refused(tmp_path):
     save(tmp_path / "tagger")
     save(tmp_path / "bart", "bart", "sequence")
     AutoModel.from_config(BASES["bert"]).save_pretrained(tmp_path / "bare")
-    AlbertActForSequenceClassification(small_config()).save_pretrained(tmp_path / "act")
+    AlbertActForSequenceClassification(make_small_config()).save_pretrained(tmp_path / "act")
     settings = StockClassifierSettings()
     for head, folder, message in (
         (StockForSequenceClassification, "tagger", "contains a BertForTokenClassification, not a BertForSequenceClass"),

@@ -22,7 +22,7 @@ from adadepth.models.trm.modeling import (
     step_macs,
 )
 from adadepth.models.trm.network import init_truncated_normal
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.trm_support import CELLS, HEADS, SYMBOLS, WIDTH, build_trm, draw_puzzles
 
 MIXINGS = ["attention", "positions"]
@@ -99,7 +99,7 @@ def compute_plain_loss(logits: Tensor, q: Tensor, labels: Tensor) -> Tensor:
     return total + 0.5 * functional.binary_cross_entropy_with_logits(q, q.new_tensor(float(right)))
 
 
-@pytest.mark.parametrize("mixing", quick_one_in(2, MIXINGS))
+@pytest.mark.parametrize("mixing", keep_one_quick(2, MIXINGS))
 def test_training_in_slots_equals_a_plain_loop(mixing: str) -> None:
     """Compare states, loss and gradients of every update; a slot is refilled after its puzzle has halted."""
     model, rows = build_trm(mixing=mixing).double().train(), 3  # in float32 rounding errors grow from cycle to cycle

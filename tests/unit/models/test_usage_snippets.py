@@ -11,7 +11,7 @@ from transformers import AlbertConfig, AlbertForPreTraining, AlbertTokenizer
 
 from adadepth import PonderAlbertClassifier
 from adadepth.models.depth import outputs
-from tests.models_support import SMALL, padded_batch, small_multi_exit, small_ponder
+from tests.models_support import SMALL, make_padded_batch, make_small_multi_exit, make_small_ponder
 
 LOADING = """
 from transformers import AlbertConfig, AlbertTokenizer
@@ -101,9 +101,9 @@ def test_snippets_run(albert_base_v2, monkeypatch):
 
 
 def test_the_names_printed_by_the_original_exist(caplog):
-    model = small_ponder(num_hidden_layers=6)
+    model = make_small_ponder(num_hidden_layers=6)
     with torch.no_grad():
-        output = model(**padded_batch(), run_all_steps=True)
+        output = model(**make_padded_batch(), run_all_steps=True)
     outputs._log_new_name.cache_clear()
     with caplog.at_level("WARNING"):
         for _ in range(2):
@@ -127,10 +127,10 @@ def test_the_names_printed_by_the_original_exist(caplog):
 
 def test_the_printed_names_work_in_evaluation_with_early_exits():
     """Run the snippet of the original, which calls a model in `eval()` and prints these entries."""
-    model = small_ponder(num_hidden_layers=6, truncation="none").eval()
+    model = make_small_ponder(num_hidden_layers=6, truncation="none").eval()
     with torch.no_grad():
-        early = model(**padded_batch(), exit_rule="quantile:0.5")
-        whole = model(**padded_batch(), exit_rule="quantile:0.5", run_all_steps=True)
+        early = model(**make_padded_batch(), exit_rule="quantile:0.5")
+        whole = model(**make_padded_batch(), exit_rule="quantile:0.5", run_all_steps=True)
     assert int(early["passes"]) < 5
     ran = torch.arange(1, 7) <= early.exit_steps.unsqueeze(1)
     assert torch.allclose(early["model_halt_dist"].pmf, whole["model_halt_dist"].pmf * ran, atol=1e-6)
@@ -144,7 +144,7 @@ def test_the_printed_names_work_in_evaluation_with_early_exits():
 
 def test_a_model_without_a_halting_head_has_no_halting_distribution():
     with torch.no_grad():
-        output = small_multi_exit()(**padded_batch())
+        output = make_small_multi_exit()(**make_padded_batch())
     assert not hasattr(output, "model_halt_dist")
     assert getattr(output, "target_halt_dist", None) is None
     with pytest.raises(KeyError, match="halt_probabilities: the output has no halting_probabilities, because"):

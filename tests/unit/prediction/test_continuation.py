@@ -13,7 +13,7 @@ from adadepth.errors import ConfigError
 from adadepth.prediction.models import list_end_tokens
 from adadepth.prediction.texts_file import describe_texts
 from adadepth.report.predictions import render_tokens
-from tests.models_support import small_ponder
+from tests.models_support import make_small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, build_looped
 
@@ -94,7 +94,7 @@ def test_only_language_models_continue_texts(parts: Any) -> None:
         match=r"new_tokens=3: "
         r"PonderAlbertForSequenceClassification does not generate text",
     ):
-        Pipeline(small_ponder(), tokenizer("bert"), new_tokens=3)
+        Pipeline(make_small_ponder(), tokenizer("bert"), new_tokens=3)
     with pytest.raises(ConfigError, match="new_tokens"):
         Pipeline(*parts, new_tokens=0)
 

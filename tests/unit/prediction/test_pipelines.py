@@ -26,8 +26,8 @@ from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import with_data_layout
 from adadepth.prediction.models import get_first_tokens
 from adadepth.training.trainer import fit_tokenizer
-from tests.marks_support import mostly_slow, quick_one_in
-from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
+from tests.marks_support import keep_one_quick, mark_mostly_slow
+from tests.models_support import SMALL, make_small_act, make_small_multi_exit, make_small_ponder
 from tests.unit.data.tokenizers_support import get_tokenizer
 from tests.unit.models.adalayers_support import BASES, HEAD
 
@@ -35,7 +35,7 @@ TEXTS = ["a cat", "they said: stop that now!", "don't stop the naive cat"]
 PAIRS = [("a cat", "they said: stop that now!"), ("stop that now", "a")]
 MASKED = ["a [MASK] cat", "they [MASK] stop", "[MASK] cat"]
 SIZE = 310  # of every tokenizer here, or more
-act = partial(small_act, vocab_size=SIZE)
+act = partial(make_small_act, vocab_size=SIZE)
 
 
 def build_plain() -> Any:
@@ -79,14 +79,14 @@ SENTENCES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "several labels": (
         "bert", lambda _: act(AlbertActForSequenceClassification, problem_type="multi_label_classification"),
     ),
-    "ponder": ("trained", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
-    "ponder, sentencepiece": ("albert", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
-    "ponder, byte-level": ("own roberta", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
+    "ponder": ("trained", lambda _: make_small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
+    "ponder, sentencepiece": ("albert", lambda _: make_small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
+    "ponder, byte-level": ("own roberta", lambda _: make_small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
     "ponder, both": (
-        "bert", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5", double_cls_pairs="both"),
+        "bert", lambda _: make_small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5", double_cls_pairs="both"),
     ),
-    "palbert": ("trained", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5", readout="pooler")),
-    "multi exit": ("trained", lambda _: small_multi_exit(vocab_size=SIZE, exit_rule="patience:1")),
+    "palbert": ("trained", lambda _: make_small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5", readout="pooler")),
+    "multi exit": ("trained", lambda _: make_small_multi_exit(vocab_size=SIZE, exit_rule="patience:1")),
     "plain": ("albert", lambda _: build_plain()),
     "adalayers on bert": ("bert", build_layers(AdaLayersForSequenceClassification, "bert")),
     "adalayers on albert": ("albert", build_layers(AdaLayersForSequenceClassification, "albert")),
@@ -129,7 +129,7 @@ def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any)
     return str(folder / "model"), model
 
 
-@pytest.mark.parametrize("name", mostly_slow(SENTENCES, QUICK.__contains__))
+@pytest.mark.parametrize("name", mark_mostly_slow(SENTENCES, QUICK.__contains__))
 def test_classes_and_values_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     folder, _ = save(SENTENCES[name], tmp_path)
     ours, theirs = Pipeline.from_pretrained(folder), transformers.pipeline("text-classification", model=folder)
@@ -141,7 +141,7 @@ def test_classes_and_values_equal_those_of_transformers(name: str, tmp_path: Pat
         assert (prediction.scores or {"LABEL_0": prediction.value}) == expected, text
 
 
-@pytest.mark.parametrize("name", mostly_slow(TAGGERS, QUICK.__contains__))
+@pytest.mark.parametrize("name", mark_mostly_slow(TAGGERS, QUICK.__contains__))
 def test_tags_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     folder, _ = save(TAGGERS[name], tmp_path, splits_words=True)
     ours = Pipeline.from_pretrained(folder)
@@ -154,7 +154,7 @@ def test_tags_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
         ], text
 
 
-@pytest.mark.parametrize("name", quick_one_in(4, FILLERS))
+@pytest.mark.parametrize("name", keep_one_quick(4, FILLERS))
 def test_fillings_of_masks_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     folder, _ = save(FILLERS[name], tmp_path)
     ours, theirs = Pipeline.from_pretrained(folder), transformers.pipeline("fill-mask", model=folder, top_k=1)

@@ -27,8 +27,8 @@ from adadepth import (
 )
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.looped.heads import LoopedForSequenceClassification
-from tests.marks_support import quick_one_in
-from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
+from tests.marks_support import keep_one_quick
+from tests.models_support import SMALL, make_small_act, make_small_multi_exit, make_small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.looped.looped_support import OURO, build_looped
@@ -63,14 +63,14 @@ def encode(text: str | tuple[str, str], cls: int = 1) -> dict[str, torch.Tensor]
     }
 
 
-@pytest.fixture(params=quick_one_in(2, ["act", "ponder", "palbert", "multi exit", "adalayers", "plain"]))
+@pytest.fixture(params=keep_one_quick(2, ["act", "ponder", "palbert", "multi exit", "adalayers", "plain"]))
 def classifier(request, tmp_path) -> PreTrainedModel:
     """Return a classifier of three classes."""
     make = {
-        "act": lambda: small_act(AlbertActForSequenceClassification, num_labels=3),
-        "ponder": lambda: small_ponder(num_labels=3, exit_rule="quantile:0.5"),
-        "palbert": lambda: small_ponder(num_labels=3, exit_rule="quantile:0.5", readout="pooler"),
-        "multi exit": lambda: small_multi_exit(num_labels=3, exit_rule="patience:1"),
+        "act": lambda: make_small_act(AlbertActForSequenceClassification, num_labels=3),
+        "ponder": lambda: make_small_ponder(num_labels=3, exit_rule="quantile:0.5"),
+        "palbert": lambda: make_small_ponder(num_labels=3, exit_rule="quantile:0.5", readout="pooler"),
+        "multi exit": lambda: make_small_multi_exit(num_labels=3, exit_rule="patience:1"),
         "plain": lambda: PlainAlbertForSequenceClassification(
             PlainAlbertForSequenceClassification.config_class(**SMALL, num_labels=3)
         ),
@@ -86,7 +86,7 @@ def compute_depth(outputs) -> float:
     return float(outputs.trace.updates.double().mean())
 
 
-@pytest.mark.parametrize("texts", quick_one_in(4, [TEXTS, PAIRS]), ids=["texts", "pairs"])
+@pytest.mark.parametrize("texts", keep_one_quick(4, [TEXTS, PAIRS]), ids=["texts", "pairs"])
 def test_classes_equal_those_of_one_text_at_a_time(classifier, texts) -> None:
     predictions = Pipeline(classifier, WORDS, batch_size=4)(texts)
     assert len(predictions) == len(texts)
@@ -101,7 +101,7 @@ def test_classes_equal_those_of_one_text_at_a_time(classifier, texts) -> None:
 
 
 def test_depths_differ_and_tokens_have_them() -> None:
-    model = small_act(AlbertActForSequenceClassification)
+    model = make_small_act(AlbertActForSequenceClassification)
     predictions = Pipeline(model, WORDS)(TEXTS)
     assert len({prediction.updates for prediction in predictions}) > 1
     for text, prediction in zip(TEXTS, predictions, strict=True):
@@ -112,7 +112,7 @@ def test_depths_differ_and_tokens_have_them() -> None:
 
 
 def test_spans_are_the_characters_of_the_text() -> None:
-    (prediction,) = Pipeline(small_act(AlbertActForTokenClassification), WORDS)([PAIRS[0]])
+    (prediction,) = Pipeline(make_small_act(AlbertActForTokenClassification), WORDS)([PAIRS[0]])
     ordinary = [token for token in prediction.tokens if token.span is not None]
     texts = {part: [t for t in ordinary if t.part == part] for part in (0, 1)}
     for part, tokens in texts.items():
@@ -125,7 +125,7 @@ def test_spans_are_the_characters_of_the_text() -> None:
 def test_tags_equal_those_of_one_text_at_a_time(kind, tmp_path) -> None:
     names = {0: "O", 1: "B", 2: "I"}
     if kind == "act":
-        model = small_act(AlbertActForTokenClassification, id2label=names)
+        model = make_small_act(AlbertActForTokenClassification, id2label=names)
     else:
         model = build_adalayers(AdaLayersForTokenClassification, tmp_path, id2label=names).eval()
     for text, prediction in zip(TEXTS, Pipeline(model, WORDS, batch_size=3)(TEXTS), strict=True):
@@ -142,7 +142,7 @@ def test_tags_equal_those_of_one_text_at_a_time(kind, tmp_path) -> None:
 
 @pytest.mark.parametrize("model_class", [AlbertActForMaskedLM, AlbertActForPreTraining])
 def test_masks_are_filled(model_class) -> None:
-    model = small_act(model_class, vocab_size=len(WORDS) + 5)
+    model = make_small_act(model_class, vocab_size=len(WORDS) + 5)
     texts = ["a [MASK] cat", "no mask", "[MASK] that [MASK]", "stop"]
     for text, prediction in zip(texts, Pipeline(model, WORDS)(texts), strict=True):
         batch = encode(text)
@@ -159,18 +159,18 @@ def test_masks_are_filled(model_class) -> None:
 
 
 def test_values_and_multi_label_scores() -> None:
-    model = small_act(AlbertActForSequenceClassification, num_labels=1)
+    model = make_small_act(AlbertActForSequenceClassification, num_labels=1)
     (prediction,) = Pipeline(model, WORDS)("a cat")
     assert prediction.value == pytest.approx(model(**encode("a cat")).logits.item(), abs=1e-5)
     assert prediction.label is prediction.scores is None
-    model = small_act(AlbertActForSequenceClassification, num_labels=3, problem_type="multi_label_classification")
+    model = make_small_act(AlbertActForSequenceClassification, num_labels=3, problem_type="multi_label_classification")
     (prediction,) = Pipeline(model, WORDS)("a cat")
     expected = model(**encode("a cat")).logits.sigmoid()[0].tolist()
     assert list(prediction.scores.values()) == pytest.approx(expected, abs=1e-5)
 
 
 def test_exit_rules_decide_the_depth_of_predictions() -> None:
-    model = small_ponder(num_labels=3)
+    model = make_small_ponder(num_labels=3)
     assert {prediction.updates for prediction in Pipeline(model, WORDS, exit_rule="fixed:2")(TEXTS)} == {2.0}
     samples = [Pipeline(model, WORDS, exit_rule="sample", batch_size=size)(TEXTS) for size in (2, 2, 6)]
     steps = [[prediction.updates for prediction in predictions] for predictions in samples]
@@ -179,7 +179,7 @@ def test_exit_rules_decide_the_depth_of_predictions() -> None:
 
 
 def test_long_texts_are_truncated_with_one_warning(caplog) -> None:
-    model = small_act(AlbertActForSequenceClassification)
+    model = make_small_act(AlbertActForSequenceClassification)
     with caplog.at_level(logging.WARNING, logger="adadepth"):
         predictions = Pipeline(model, WORDS, max_length=8)(TEXTS)
     (record,) = caplog.records
@@ -191,7 +191,7 @@ def test_long_texts_are_truncated_with_one_warning(caplog) -> None:
 
 
 def test_batches_are_padded_to_their_longest_text_only() -> None:
-    model, widths = small_act(AlbertActForSequenceClassification), []
+    model, widths = make_small_act(AlbertActForSequenceClassification), []
     model.register_forward_pre_hook(
         lambda _, __, inputs: widths.append(tuple(inputs["input_ids"].shape)), with_kwargs=True
     )
@@ -201,7 +201,7 @@ def test_batches_are_padded_to_their_longest_text_only() -> None:
 
 
 def test_training_mode_does_not_matter() -> None:
-    model = small_act(AlbertActForSequenceClassification, hidden_dropout_prob=0.5)
+    model = make_small_act(AlbertActForSequenceClassification, hidden_dropout_prob=0.5)
     pipeline = Pipeline(model, WORDS)
     expected = pipeline("a cat")
     model.train()
@@ -212,14 +212,14 @@ def test_training_mode_does_not_matter() -> None:
     "model_class", [AlbertActForSequenceClassification, AlbertActForTokenClassification, AlbertActForMaskedLM]
 )
 def test_empty_texts_are_predicted(model_class) -> None:
-    model = small_act(model_class)
+    model = make_small_act(model_class)
     predictions = Pipeline(model, WORDS)(["a cat", "", ("", ""), " "])
     assert [predictions[1].updates, predictions[3].updates] == pytest.approx([compute_depth(model(**encode("")))] * 2)
     assert [token.piece for token in predictions[2].tokens] == ["[CLS]", "[SEP]", "[SEP]"]
 
 
 def test_lists_of_words_have_a_tag_a_word() -> None:
-    model = small_act(AlbertActForTokenClassification, id2label={0: "O", 1: "B", 2: "I"})
+    model = make_small_act(AlbertActForTokenClassification, id2label={0: "O", 1: "B", 2: "I"})
     words = ["the", "naive", "cat's"]
     whole, split = (Pipeline(model, WORDS)([text])[0] for text in (" ".join(words), words))
     assert [token.label for token in split.tokens] == [token.label for token in whole.tokens]
@@ -242,13 +242,13 @@ def test_lists_of_words_have_a_tag_a_word() -> None:
 )
 def test_texts_that_cannot_be_predicted_are_refused(texts, message) -> None:
     with pytest.raises(DataError, match=re.escape(message)) as caught:
-        Pipeline(small_act(AlbertActForSequenceClassification), WORDS)(texts)
+        Pipeline(make_small_act(AlbertActForSequenceClassification), WORDS)(texts)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    quick_one_in(
+    keep_one_quick(
         3,
         [
             ({"batch_size": 0}, "batch_size=0: must be a whole number of at least 1"),
@@ -265,7 +265,7 @@ def test_texts_that_cannot_be_predicted_are_refused(texts, message) -> None:
 )
 def test_options_that_are_not_allowed_are_refused(options, message) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
-        Pipeline(small_act(AlbertActForSequenceClassification), WORDS, **options)
+        Pipeline(make_small_act(AlbertActForSequenceClassification), WORDS, **options)
     assert "\n" not in str(caught.value)
 
 
@@ -275,12 +275,12 @@ def build_language_model() -> PreTrainedModel:
 
 def test_unsuitable_models_and_tokenizers_are_refused() -> None:
     with pytest.raises(ConfigError, match="is not a supported text model") as caught:
-        Pipeline(small_act(AlbertActForQuestionAnswering), WORDS)
+        Pipeline(make_small_act(AlbertActForQuestionAnswering), WORDS)
     assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="the model needs eos_token"):
         Pipeline(build_language_model(), WORDS)
     with pytest.raises(ConfigError, match="the model needs cls_token, sep_token"):
-        Pipeline(small_act(AlbertActForSequenceClassification), tokenizer("t5"))
+        Pipeline(make_small_act(AlbertActForSequenceClassification), tokenizer("t5"))
 
 
 # ---- folders
@@ -304,8 +304,8 @@ def test_folders_without_a_usable_model_are_refused(tmp_path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     bare = tmp_path / "bare"
-    small_act(AlbertActForSequenceClassification).save_pretrained(bare)
-    answers = save(small_act(AlbertActForQuestionAnswering), tmp_path / "answers")
+    make_small_act(AlbertActForSequenceClassification).save_pretrained(bare)
+    answers = save(make_small_act(AlbertActForQuestionAnswering), tmp_path / "answers")
     language = save(ParXLSupernet(ParXLConfig(**PAR)), tmp_path / "language")
     for folder, message in (
         (tmp_path / "nowhere", "neither a folder nor a model"),
@@ -329,7 +329,7 @@ def test_the_example_of_the_page_runs(capsys) -> None:
 @pytest.mark.parametrize("head", [AlbertActForSequenceClassification, AlbertActForMaskedLM])
 def test_predictions_that_are_not_finite_are_a_one_line_error(head: type[PreTrainedModel]) -> None:
     """Check states that are not numbers, of weights that are."""
-    model = small_act(head)
+    model = make_small_act(head)
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(1e30)

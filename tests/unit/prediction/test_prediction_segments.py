@@ -15,8 +15,8 @@ from adadepth import AlbertActForSequenceClassification, Pipeline
 from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream
 from adadepth.errors import ConfigError
 from adadepth.evaluation.language_model import LanguageScorer
-from tests.marks_support import quick_one_in
-from tests.models_support import small_config
+from tests.marks_support import keep_one_quick
+from tests.models_support import make_small_config
 from tests.unit.data.tokenizers_support import build_streaming_tokenizer, tokenizer
 from tests.unit.models.par_xl_support import build_network
 
@@ -56,7 +56,7 @@ def evaluate_text(model: Any, ids: list[int], segment: int) -> tuple[float, list
 
 @pytest.mark.parametrize(
     ("words", "segment", "memory"),
-    quick_one_in(3, [(90, None, REMEMBERED), (64, 16, REMEMBERED), (50, 7, 3), (30, 1000, 3), (30, 9, 0)]),
+    keep_one_quick(3, [(90, None, REMEMBERED), (64, 16, REMEMBERED), (50, 7, 3), (30, 1000, 3), (30, 9, 0)]),
 )
 def test_token_losses_equal_those_of_an_evaluation(words: int, segment: int | None, memory: int) -> None:
     model, text = build_memory_network(memory), make_text(words)
@@ -102,6 +102,6 @@ def test_invalid_segment_lengths_are_refused(length: Any) -> None:
 
 
 def test_a_segment_length_without_memory_is_refused() -> None:
-    classifier = AlbertActForSequenceClassification(small_config())
+    classifier = AlbertActForSequenceClassification(make_small_config())
     with pytest.raises(ConfigError, match=r"^segment_length=4: AlbertAct.* has no memory between segments$"):
         Pipeline(classifier, BERT, segment_length=4)

@@ -22,7 +22,7 @@ from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, SEEDS, read_run, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
 from adadepth.report.verdict import verdict
-from tests.figures_support import inked
+from tests.figures_support import find_inked_pixels
 from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic_architectures import (
     SHAPES,
@@ -142,7 +142,7 @@ def test_figures_and_animation_are_drawn(run: Path) -> None:
         "architectures.png", "gates.png", "losses.png", "gates.gif",
     ]  # fmt: skip
     assert sorted(path for path in (run / "figures").iterdir() if path.suffix != ".svg") == sorted(paths)
-    for half in np.array_split(inked(run / "figures" / "gates.png"), 2):
+    for half in np.array_split(find_inked_pixels(run / "figures" / "gates.png"), 2):
         assert all(0.1 < part.mean() < 0.9 for part in np.array_split(half, 2, axis=1)), "no panel stayed empty"
     with image.open(paths[-1]) as film:
         assert (film.format, film.n_frames) == ("GIF", 9)
@@ -159,7 +159,7 @@ def test_figures_of_one_evaluation_a_fixed_network_and_a_frame(tmp_path: Path) -
     assert [path.name for path in draw_figures(read_report(tmp_path))][::2] == ["gates.png"]
     save_panel(build_frame_panel(7, make_search_evaluation(4, 0.5)["architecture"]), tmp_path / "frames" / "step_7.png")
     assert [path.name for path in (tmp_path / "frames").iterdir()] == ["step_7.png"]
-    assert 0.2 < inked(tmp_path / "frames" / "step_7.png").mean() < 0.9
+    assert 0.2 < find_inked_pixels(tmp_path / "frames" / "step_7.png").mean() < 0.9
 
 
 def test_the_console_table_of_a_search() -> None:

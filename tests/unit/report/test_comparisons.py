@@ -36,7 +36,7 @@ from adadepth.report.run_groups import (
 )
 from adadepth.report.section import Section
 from adadepth.report.style import LINES, get_dash
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.pages_support import read_report
 from tests.unit.report.recorded import record
 
@@ -303,7 +303,7 @@ def test_a_damaged_run_is_excluded_in_one_line(tmp_path: Path, file: str, conten
 
 
 @pytest.mark.parametrize(
-    "content", quick_one_in(5, ['{"unit": 3}', '{"max_depth": -1}', '{"n": "x"}', '{"classes": {"all": 3}}', "[1]"])
+    "content", keep_one_quick(5, ['{"unit": 3}', '{"max_depth": -1}', '{"n": "x"}', '{"classes": {"all": 3}}', "[1]"])
 )
 def test_damaged_statistics_are_excluded(tmp_path: Path, content: str) -> None:
     record(tmp_path / "a")

@@ -19,8 +19,8 @@ from adadepth.report.pages import write_comparison
 from adadepth.report.run_files import SEEDS, read_run
 from adadepth.report.run_groups import compare, find_runs
 from adadepth.report.seeds import build_seed_table, seeds
-from tests.marks_support import quick_one_in
-from tests.pages_support import check_costs, sections_of_page, told
+from tests.marks_support import keep_one_quick
+from tests.pages_support import check_costs, extract_sections, extract_text
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_comparison, make_search_run
@@ -68,16 +68,16 @@ REASONS = {  # evaluations that ran something else than the depths need
 }
 
 
-@pytest.mark.parametrize("kind", quick_one_in(5, FAMILIES))
+@pytest.mark.parametrize("kind", keep_one_quick(5, FAMILIES))
 def test_sections_agree_on_compute(kind: str, tmp_path: Path) -> None:
     check_costs(FAMILIES[kind](tmp_path))
-    page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    page = extract_sections((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert REASONS.get(kind, "") in page["compute"]
 
 
 def test_the_section_on_compute_has_a_measured_speed_up(tmp_path: Path) -> None:
     check_costs(make_token_run(tmp_path))
-    page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    page = extract_sections((tmp_path / "report.html").read_text(encoding="utf-8"))
     for section in ("verdict", "compute"):
         assert "evaluation 1.73 times as fast, training 1.20 times as fast" in page[section]
 
@@ -90,7 +90,7 @@ def test_a_measured_speed_up_names_the_machine_and_the_largest_possible_one(tmp_
     }  # fmt: skip
     update_json(make_token_run(tmp_path) / "run.json", lambda run: run.update(executions=executions))
     check_costs(tmp_path)
-    page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    page = extract_sections((tmp_path / "report.html").read_text(encoding="utf-8"))
     for section in ("verdict", "compute"):
         assert (
             "on AMD EPYC, torch 2.13.0, 2 threads at width 64: evaluation no measurable "
@@ -106,10 +106,10 @@ def test_a_comparison_has_the_compute_that_depths_need(tmp_path: Path) -> None:
     update_json(run / "run.json", lambda content: content["verdict"].update(stale))
     other = record(tmp_path / "other", work=0.4, model={"act_penalty": 0.5})
     page = write_comparison(tmp_path / "page", compare([read_run(run), read_run(other)])).read_text(encoding="utf-8")
-    sections = sections_of_page(page)
+    sections = extract_sections(page)
     assert "17.0% of full depth" in sections["verdicts"]
     assert "need 17 % of the multiply-accumulates of full depth" in sections["verdicts"]
-    assert "150" not in told(page)
+    assert "150" not in extract_text(page)
     assert "compute needed, share of full depth" in page
     assert "regardless of how the evaluation ran" in sections["quality"]
 

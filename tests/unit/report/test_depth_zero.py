@@ -17,7 +17,7 @@ from adadepth.report.figure import Heat
 from adadepth.report.pages import build_report, draw_figures, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.style import NOTHING
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.pages_support import Page, read_report
 
 DEPTH = 4
@@ -53,7 +53,7 @@ def get_depth_spans(directory: Path) -> dict[str, tuple[float, float]]:
     return {title: axis.span for title, axis in axes if axis is not None and "depth (updates)" in axis.title}
 
 
-@pytest.mark.parametrize(("is_zero_used", "first"), quick_one_in(2, [(True, 0), (False, 1)]))
+@pytest.mark.parametrize(("is_zero_used", "first"), keep_one_quick(2, [(True, 0), (False, 1)]))
 def test_tables_and_axes_begin_where_the_depths_do(tmp_path: Path, is_zero_used: bool, first: int) -> None:
     summary = make_run(tmp_path, is_zero_used=is_zero_used)
     assert [row["depth"] for row in summary["steps"]] == list(range(first, DEPTH + 1))

@@ -19,7 +19,7 @@ from adadepth.report.pages import build_report, draw_figures, write_report
 from adadepth.report.run_files import EXIT_RULES, EXITS, read_run, write_exits
 from adadepth.report.style import get_shape_style
 from adadepth.report.svg import render_chart
-from tests.figures_support import inked
+from tests.figures_support import find_inked_pixels
 from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_exits import (
@@ -202,7 +202,7 @@ def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
     figures = ("quality_against_compute", "exits", "exit_rules", "exit_steps")
     assert [path.name for path in paths] == [f"{name}.{kind}" for name in figures for kind in ("png", "pdf")]
     for path in paths[::2]:
-        halves = [half for axis in (0, 1) for half in np.array_split(inked(path), 2, axis=axis)]
+        halves = [half for axis in (0, 1) for half in np.array_split(find_inked_pixels(path), 2, axis=axis)]
         most = 0.9 if path.stem == "exit_steps" else 0.5  # cells of a heat map touch
         assert all(0.005 < half.mean() < most for half in halves), path.name
 

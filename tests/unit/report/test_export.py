@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adadepth.report.pages import draw_figures
-from tests.figures_support import inked
+from tests.figures_support import find_inked_pixels
 from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 
@@ -23,7 +23,7 @@ def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
     assert sorted((tmp_path / "figures").iterdir()) == sorted(paths)
     assert all(path.read_bytes().startswith(b"%PDF") for path in paths[1::2])
     for path in paths[::2]:
-        pixels = inked(path)
+        pixels = find_inked_pixels(path)
         assert 0.01 < pixels.mean() < 0.7, path.name
         # something in every quarter: no panel stayed empty
         height, width = pixels.shape

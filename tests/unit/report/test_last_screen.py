@@ -20,7 +20,7 @@ from adadepth.report.console_summary import (
 )
 from adadepth.report.run_files import EXITS, RIVALS, SEEDS, RunFiles, read_run
 from adadepth.report.verdict import verdict
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_fixed_run, make_search_run
@@ -118,7 +118,7 @@ def test_verdict_table_report_and_commands_have_this_order(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", quick_one_in(2, [make_layer_run, make_search_run, make_fixed_run, lambda path: make_run(path, 24, 2)])
+    "make", keep_one_quick(2, [make_layer_run, make_search_run, make_fixed_run, lambda path: make_run(path, 24, 2)])
 )
 def test_every_kind_of_table_fits(make: Any, tmp_path: Path) -> None:
     directory = tmp_path / "run"
@@ -267,7 +267,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("most", quick_one_in(3, PUBLISHED))
+@pytest.mark.parametrize("most", keep_one_quick(3, PUBLISHED))
 def test_published_depths_stand_beside_those_of_a_run(most: int, tmp_path: Path) -> None:
     files = read_run(make_run(tmp_path, most, 2))
     config = {

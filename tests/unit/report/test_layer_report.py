@@ -16,7 +16,7 @@ from adadepth.report.layers import describe_needed_blocks, format_layers
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import HALTING, METRICS, SEEDS, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
-from tests.figures_support import inked
+from tests.figures_support import find_inked_pixels
 from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic_layers import FACTS, evaluate, make_layer_run, make_learned_weights
 
@@ -105,7 +105,7 @@ def test_pages_of_long_runs_of_deep_bases_stay_small(tmp_path: Path) -> None:
 def test_figures_show_the_layers_and_no_halting(run: Path) -> None:
     layers, _, losses, _ = draw_figures(read_report(run))
     assert (layers.name, losses.name) == ("layers.png", "losses.png")
-    pixels = inked(layers)
+    pixels = find_inked_pixels(layers)
     assert 0.01 < pixels.mean() < 0.7
     for half in np.array_split(pixels, 2, axis=1):
         assert half.mean() > 0.02, "no panel stayed empty"

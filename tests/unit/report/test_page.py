@@ -18,7 +18,7 @@ from adadepth.report.page_writer import list_downloads
 from adadepth.report.pages import build_report, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.section import Section, fill
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_search_run
@@ -34,7 +34,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(scope="module", params=quick_one_in(4, MAKERS))
+@pytest.fixture(scope="module", params=keep_one_quick(4, MAKERS))
 def sections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
     directory = tmp_path_factory.mktemp(request.param)
     MAKERS[request.param](directory)

@@ -27,7 +27,7 @@ from adadepth.report.paper import (
 )
 from adadepth.report.run_files import read_run
 from adadepth.report.run_groups import compare, find_runs
-from tests.figures_support import inked
+from tests.figures_support import find_inked_pixels
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic_exits import add_exit_files
 
@@ -414,7 +414,7 @@ def test_the_figure_fits_a_column_with_readable_letters_and_embedded_fonts(folde
     pdf = (paper / "figure.pdf").read_bytes()
     assert b"/FontFile" in pdf
     assert len(set(re.findall(rb"/FontName/(\S+?)[/\s]", pdf))) == pdf.count(b"/FontFile3") + pdf.count(b"/FontFile2")
-    assert 0.005 < inked(paper / "figure.png").mean() < 0.5
+    assert 0.005 < find_inked_pixels(paper / "figure.png").mean() < 0.5
     names = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"ACT-ALBERT (target 2.5)", "PonderALBERT", "MACs per token (M)"} <= {
         str(name).partition(" · ")[0] for name in names

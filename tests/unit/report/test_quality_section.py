@@ -13,7 +13,7 @@ from adadepth.report.figure import Panel, Scatter
 from adadepth.report.pages import build_report, write_report
 from adadepth.report.quality_against_compute import build_quality_section
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, EXITS, MATCHED_BASELINE, RIVALS, RunFiles, read_run
-from tests.pages_support import read_report, sections_of_page
+from tests.pages_support import extract_sections, read_report
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_comparison, make_search_run
@@ -55,7 +55,7 @@ def test_the_exit_rules_of_one_model_come_first_with_their_compute(tmp_path: Pat
     assert points_of_rules == sorted((row["macs"], row["quality"]["score"]) for row in rules)
     (line,) = get_scatter(panel).lines
     assert line == sorted((row["macs"], row["quality"]["score"]) for row in study["rows"] if "macs" in row["pareto"])
-    sections = sections_of_page(write_report(read_report(tmp_path)).read_text(encoding="utf-8"))
+    sections = extract_sections(write_report(read_report(tmp_path)).read_text(encoding="utf-8"))
     assert next(iter(sections)) == "quality"
     assert "n = 300 sequences of validation" in sections["quality"]
 

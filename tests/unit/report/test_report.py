@@ -15,7 +15,7 @@ from adadepth.report.pages import write_report
 from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES, read_run
 from adadepth.report.style import compute_contrast, get_depth_color, get_text_color
 from adadepth.report.table import format_duration, number
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic import make_run
 
@@ -139,7 +139,7 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
     assert any(evil in str(svg.get("aria-label")) for svg in page.of("svg"))
 
 
-@pytest.mark.parametrize(("name", "damage"), quick_one_in(5, product(FILES, [None, "{ not json: [", ""])))
+@pytest.mark.parametrize(("name", "damage"), keep_one_quick(5, product(FILES, [None, "{ not json: [", ""])))
 def test_a_missing_or_damaged_file_becomes_a_sentence(run: Path, tmp_path: Path, name: str, damage: str | None) -> None:
     page = Page(write_report(read_report(copy_run(run, tmp_path, **{name.split(".")[0]: damage}))))
     if damage is None:

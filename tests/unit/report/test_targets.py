@@ -15,7 +15,7 @@ from adadepth.report.pages import write_comparison, write_report
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.run_groups import compare
 from adadepth.report.verdict import verdict
-from tests.pages_support import read_report, sections_of_page, told
+from tests.pages_support import extract_sections, extract_text, read_report
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 
@@ -102,22 +102,24 @@ def test_fewer_blocks_than_a_ceiling_are_within_the_budget(tmp_path: Path) -> No
 
 def test_the_page_of_a_cut_run_has_a_remark(tmp_path: Path) -> None:
     page = write_page(tmp_path, CUT)
-    assert f"run ended early: {CUT_REASON}" in told(page.split("<main")[0]), "header"
-    assert CUT_REASON in sections_of_page(page)["verdict"]
-    assert "run finished" not in told(page)
+    assert f"run ended early: {CUT_REASON}" in extract_text(page.split("<main")[0]), "header"
+    assert CUT_REASON in extract_sections(page)["verdict"]
+    assert "run finished" not in extract_text(page)
 
 
 def test_a_comparison_has_remarks_on_cut_runs(tmp_path: Path) -> None:
     runs = [make_run_files(tmp_path / "cut", 2.0, **CUT), make_run_files(tmp_path / "whole", 3.0, target=4.0)]
-    sections = sections_of_page(write_comparison(tmp_path, compare(runs)).read_text(encoding="utf-8"))
+    sections = extract_sections(write_comparison(tmp_path, compare(runs)).read_text(encoding="utf-8"))
     assert f"ended early, {CUT_REASON}" in sections["differs"]
     assert "ended early" in sections["runs"]
     assert "Was the target depth reached?" in sections["verdicts"]
 
 
 def test_a_budget_spent_with_the_last_update_cuts_nothing(tmp_path: Path) -> None:
-    assert "ended early" not in told(write_page(tmp_path, {**CUT, "steps": {"done": 60, "planned": 60}}))
+    assert "ended early" not in extract_text(write_page(tmp_path, {**CUT, "steps": {"done": 60, "planned": 60}}))
 
 
 def test_a_cut_run_of_an_older_version_has_a_shorter_remark(tmp_path: Path) -> None:
-    assert "run ended early: time budget spent" in told(write_page(tmp_path, {"stopped_because": "time budget spent"}))
+    assert "run ended early: time budget spent" in extract_text(
+        write_page(tmp_path, {"stopped_because": "time budget spent"})
+    )

@@ -15,17 +15,17 @@ from transformers import Trainer, TrainingArguments
 import adadepth
 from adadepth import DepthCallback
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
-from tests.marks_support import quick_one_in
-from tests.models_support import MOVING, padded_batch, small_act
+from tests.marks_support import keep_one_quick
+from tests.models_support import MOVING, make_padded_batch, make_small_act
 from tests.unit.models.every_model_support import BUILD, build_training_batch
-from tests.wandb_support import wandb_history
+from tests.wandb_support import read_wandb_history
 
 LENGTHS = (10, 7, 1, 12, 3, 9, 5, 8)
 SIZES = {name: MOVING[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
 
 
 def build_act() -> Any:
-    return small_act(adadepth.AlbertActForSequenceClassification, hidden_dropout_prob=0.0)
+    return make_small_act(adadepth.AlbertActForSequenceClassification, hidden_dropout_prob=0.0)
 
 
 def build_looped() -> Any:
@@ -46,7 +46,7 @@ MODELS = pytest.mark.parametrize("build", [build_act, build_looped, build_early_
 
 
 def make_examples() -> list[dict[str, torch.Tensor]]:
-    batch = padded_batch(LENGTHS)
+    batch = make_padded_batch(LENGTHS)
     del batch["token_type_ids"]
     batch["labels"] = torch.arange(len(LENGTHS)) % 2
     return [{name: column[row] for name, column in batch.items()} for row in range(len(LENGTHS))]
@@ -153,13 +153,13 @@ def test_trackers_get_about_a_dozen_metrics(tmp_path: Path, monkeypatch: pytest.
         depths = {name for name in logged if name.startswith((f"{section}/halting/", f"{section}/cost/"))}
         assert f"{section}/halting/all/mean" in depths
         assert 10 <= len(depths) <= 15
-        assert depths <= {name for line in wandb_history(tmp_path) for name in line}
+        assert depths <= {name for line in read_wandb_history(tmp_path) for name in line}
 
 
 SEARCHES = {"network", "supernet"}  # these read the operations of the blocks, once a log
 
 
-@pytest.mark.parametrize("name", quick_one_in(5, [name for name in BUILD if name not in SEARCHES]))
+@pytest.mark.parametrize("name", keep_one_quick(5, [name for name in BUILD if name not in SEARCHES]))
 def test_a_micro_batch_between_two_logs_is_added_without_a_read(name: str) -> None:
     model = BUILD[name]().train().to(ACCELERATOR)
     batch = {

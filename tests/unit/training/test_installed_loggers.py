@@ -11,7 +11,7 @@ import pytest
 from adadepth.errors import ConfigError
 from adadepth.training.trackers import GROUP, trackers
 from tests.configs.support import configured
-from tests.plugins_support import package_on_path
+from tests.plugins_support import install_package
 
 SOURCE = """
 from adadepth.training.trackers import TrackerKind
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_an_installed_logger_works_like_a_built_in_one(folder: Path) -> None:
-    with package_on_path(folder, "own-logger", {GROUP: {"here": "own_logger:HERE", "gone": "own_logger:GONE"}}):
+    with install_package(folder, "own-logger", {GROUP: {"here": "own_logger:HERE", "gone": "own_logger:GONE"}}):
         assert configured("act_tiny", "logger.report_to=here").logger.report_to == ["here"]
         with pytest.raises(ConfigError, match="the package no_such_library is missing; install it with"):
             configured("act_tiny", "logger.report_to=gone")
@@ -44,7 +44,7 @@ def test_an_installed_logger_works_like_a_built_in_one(folder: Path) -> None:
     ("wandb", "own_logger:HERE", "a logger of that name already exists"),
 ])  # fmt: skip
 def test_a_broken_logger_is_a_one_line_error(folder: Path, name: str, target: str, message: str) -> None:
-    with package_on_path(folder, "own-logger", {GROUP: {name: target}}):
+    with install_package(folder, "own-logger", {GROUP: {name: target}}):
         with pytest.raises(ConfigError) as raised:
             trackers()
         assert message in str(raised.value)

@@ -16,7 +16,7 @@ from adadepth.errors import ConfigError
 from adadepth.models.early_exit import token_steps
 from adadepth.models.early_exit.cache import ExitCache
 from adadepth.models.early_exit.token_steps import group_texts
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.early_exit.early_exit_support import DECODERS, IDS, LAYERS, build_early_exit, check_close
 
 RULE = "margin:0.1"
@@ -49,7 +49,7 @@ def with_diverse_exits(base: str = "llama", **fields: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("base", quick_one_in(6, DECODERS))
+@pytest.mark.parametrize("base", keep_one_quick(6, DECODERS))
 def test_delayed_tokens_change_no_prediction(base: str) -> None:
     model = with_diverse_exits(base)
     positions = (LEFT.cumsum(1) - 1).clamp(min=0)
@@ -113,7 +113,7 @@ def run_frozen(model: Any, ids: Tensor, rule: str) -> tuple[Tensor, Tensor]:
     return model.read_exits(states, exits), exits
 
 
-@pytest.mark.parametrize("base", quick_one_in(6, DECODERS))
+@pytest.mark.parametrize("base", keep_one_quick(6, DECODERS))
 def test_frozen_states_are_read_by_the_layers_that_a_token_skips(base: str) -> None:
     model = with_diverse_exits(base)
     expected, exits = run_frozen(model, IDS, RULE)
@@ -124,7 +124,7 @@ def test_frozen_states_are_read_by_the_layers_that_a_token_skips(base: str) -> N
         check_close(logits, expected)
 
 
-@pytest.mark.parametrize("policy", quick_one_in(2, ["frozen", "deferred"]))
+@pytest.mark.parametrize("policy", keep_one_quick(2, ["frozen", "deferred"]))
 def test_a_padded_text_is_decoded_as_alone(policy: str) -> None:
     model = with_diverse_exits()
     logits, exits, _ = decode(model, policy, (5, 1, 1, 1, 1))
@@ -196,8 +196,8 @@ def test_generation_with_frozen_states_equals_that_without_a_cache() -> None:
     assert torch.equal(generated, ids)
 
 
-@pytest.mark.parametrize("policy", quick_one_in(2, ["all", "deferred"]))
-@pytest.mark.parametrize("layer", quick_one_in(2, [1, 3]))
+@pytest.mark.parametrize("policy", keep_one_quick(2, ["all", "deferred"]))
+@pytest.mark.parametrize("layer", keep_one_quick(2, [1, 3]))
 def test_drafts_of_an_early_exit_do_not_change_the_text(layer: int, policy: str) -> None:
     model = build_early_exit(cache_policy=policy)
     expected = model.generate(IDS[:1], max_new_tokens=15, cache_policy="all")

@@ -32,7 +32,7 @@ from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.early_exit.settings import EarlyExitSettings
 from adadepth.models.shared.network_configuration import set_dropout
 from adadepth.models.shared.network_model import split_model
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.unit.models.early_exit.early_exit_support import (
     DECODERS,
     ENCODERS,
@@ -71,7 +71,7 @@ def compute_real_logits(logits: torch.Tensor) -> torch.Tensor:
     return logits if logits.dim() == 2 else logits[MASK.bool()]
 
 
-@pytest.mark.parametrize(("head", "kind"), mostly_slow(CASES, lambda case: case in QUICK), ids=IDS_OF_CASES)
+@pytest.mark.parametrize(("head", "kind"), mark_mostly_slow(CASES, lambda case: case in QUICK), ids=IDS_OF_CASES)
 @torch.no_grad()
 def test_full_depth_and_exits_equal_transformers_with_these_layers(head: Any, kind: str) -> None:
     model = build_early_exit(head, kind, num_labels=3)
@@ -109,7 +109,7 @@ def test_exits_use_their_configured_weights(heads: str) -> None:
     check_close(output.logits, every[rows, tokens, output.exit_steps - 1])
 
 
-@pytest.mark.parametrize(("head", "kind"), quick_one_in(3, [
+@pytest.mark.parametrize(("head", "kind"), keep_one_quick(3, [
     (TEXTS, "bert"), (TEXTS, "modernbert"), (TOKENS, "gemma2"), (TOKENS, "bert"), (LANGUAGE, "llama"),
     (LANGUAGE, "gemma2"), (TEXTS, "albert"), (TEXTS, "qwen2"), (MASKED, "electra"), (MASKED, "albert"),
 ]))  # fmt: skip
@@ -151,7 +151,7 @@ def test_macs_are_those_of_the_layers() -> None:
     check_close(work.executed, torch.tensor(3.0 * LENGTH * (layer + 2 * WIDTH * LENGTH)))
 
 
-@pytest.mark.parametrize("kind", quick_one_in(2, ["llama", "gemma2", "smollm3"]))
+@pytest.mark.parametrize("kind", keep_one_quick(2, ["llama", "gemma2", "smollm3"]))
 @torch.no_grad()
 def test_generation_equals_transformers(kind: str) -> None:
     model = build_early_exit(LANGUAGE, kind)
@@ -180,7 +180,7 @@ def test_documents_in_one_row_equal_documents_alone() -> None:
             model(IDS, documents=documents, **options)
 
 
-@pytest.mark.parametrize("fields", quick_one_in(3, [
+@pytest.mark.parametrize("fields", keep_one_quick(3, [
     {"exit_heads": "own", "exit_layers": [1, 2]}, {"base": "gemma2"}, {"exit_heads": "mlp", "trains": "exits"},
     {"exit_heads": "norm", "base": "qwen3", "tie_word_embeddings": True},
 ]), ids=str)  # fmt: skip
@@ -198,7 +198,7 @@ def test_a_model_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> 
     assert trained == {name for name, weight in model.named_parameters() if weight.requires_grad}
 
 
-@pytest.mark.parametrize("fields", quick_one_in(3, [
+@pytest.mark.parametrize("fields", keep_one_quick(3, [
     {"exit_heads": "own"}, {"exit_heads": "mlp", "tie_word_embeddings": True}, {"exit_heads": "shared"},
 ]), ids=str)  # fmt: skip
 @torch.no_grad()
@@ -223,7 +223,7 @@ def test_selected_hidden_states_and_tuples_have_the_fields_in_order() -> None:
     assert [state is None for state in output[1]] == [False, True, True, True, False]
 
 
-@pytest.mark.parametrize("fields", quick_one_in(4, [
+@pytest.mark.parametrize("fields", keep_one_quick(4, [
     {"base": "bert", "exit_heads": "own"}, {"base": "albert", "exit_heads": "norm"}, {"base": "roberta"},
     {"base": "modernbert", "exit_heads": "mlp", "trains": "exits"},
 ]), ids=str)  # fmt: skip
@@ -267,7 +267,7 @@ def save_stock(kind: str, folder: Path, head: Any = LANGUAGE, **fields: Any) -> 
     return stock
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, ["llama", "qwen3", "gemma2"]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, ["llama", "qwen3", "gemma2"]))
 @torch.no_grad()
 def test_exits_of_a_pretrained_decoder_start_as_its_head(kind: str, tmp_path: Path) -> None:
     stock = save_stock(kind, tmp_path)
@@ -289,7 +289,7 @@ def test_exits_of_a_pretrained_decoder_start_as_its_head(kind: str, tmp_path: Pa
         build_language_model(EarlyExitSettings(pretrained=str(tmp_path)), 60)
 
 
-@pytest.mark.parametrize("tied", quick_one_in(2, [True, False]))
+@pytest.mark.parametrize("tied", keep_one_quick(2, [True, False]))
 @torch.no_grad()
 def test_a_published_layerskip_folder_is_loaded(tied: bool, tmp_path: Path) -> None:
     """Load a plain Llama in bfloat16 with scaled rotary positions; Llama 3.2 also ties the embeddings."""
@@ -312,7 +312,7 @@ def test_a_published_layerskip_folder_is_loaded(tied: bool, tmp_path: Path) -> N
         add_exits(str(tmp_path), exit_layers=[5])
 
 
-@pytest.mark.parametrize("kind", quick_one_in(len(DECODERS), DECODERS))
+@pytest.mark.parametrize("kind", keep_one_quick(len(DECODERS), DECODERS))
 @torch.no_grad()
 def test_a_pretrained_network_keeps_its_first_layers(kind: str, tmp_path: Path) -> None:
     stock = save_stock(kind, tmp_path)
@@ -325,7 +325,7 @@ def test_a_pretrained_network_keeps_its_first_layers(kind: str, tmp_path: Path) 
         add_exits(str(tmp_path), num_hidden_layers=5)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, ["bert", "roberta", "qwen2"]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, ["bert", "roberta", "qwen2"]))
 @torch.no_grad()
 def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> None:
     stock = save_stock(kind, tmp_path, TOKENS if kind == "bert" else TEXTS, num_labels=2)
@@ -388,7 +388,7 @@ def test_a_language_model_is_exported_with_a_fixed_exit_only() -> None:
         torch.export.export(model, (), {"input_ids": IDS})
 
 
-@pytest.mark.parametrize("base", quick_one_in(3, ["bert", "modernbert", "distilbert", "llama"]))
+@pytest.mark.parametrize("base", keep_one_quick(3, ["bert", "modernbert", "distilbert", "llama"]))
 def test_all_dropout_has_the_configured_probability(base: str, tmp_path: Path) -> None:
     model_class = LANGUAGE if base == "llama" else TEXTS
     model = build_early_exit(model_class, base, dropout=0.3)

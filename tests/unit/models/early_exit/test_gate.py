@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.early_exit.early_exit_support import (
     HEADS,
     IDS,
@@ -48,7 +48,7 @@ def collect(model: Any, head: str) -> tuple[list[torch.Tensor], list[torch.Tenso
     return [part[real] for part in logits], [part[real] for part in gates], labels[real]
 
 
-@pytest.mark.parametrize("head", quick_one_in(2, HEADS))
+@pytest.mark.parametrize("head", keep_one_quick(2, HEADS))
 def test_the_gate_learns_whether_early_predictions_are_correct(head: str) -> None:
     model = build(head)
     logits, gates, targets = collect(model, head)
@@ -67,7 +67,7 @@ def test_the_gate_learns_whether_early_predictions_are_correct(head: str) -> Non
     assert touched == {"gate.weight", "gate.bias"}
 
 
-@pytest.mark.parametrize("head", quick_one_in(2, HEADS))
+@pytest.mark.parametrize("head", keep_one_quick(2, HEADS))
 def test_units_exit_where_the_gate_predicts_correctness(head: str) -> None:
     model = build(head)
     _, gates, _ = collect(model, head)

@@ -14,14 +14,14 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from adadepth import EarlyExitForMaskedLM, add_exits
 from adadepth.errors import ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.early_exit.early_exit_support import DECODERS, IDS, build_early_exit, check_close
 
 SCALED = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "is_tied"), quick_one_in(5, product(DECODERS, (False, True))))
+@pytest.mark.parametrize(("kind", "is_tied"), keep_one_quick(5, product(DECODERS, (False, True))))
 @torch.no_grad()
 def test_full_depth_is_the_decoder_of_transformers(kind: str, is_tied: bool, tmp_path: Path) -> None:
     model = build_early_exit(base=kind, tie_word_embeddings=is_tied, num_key_value_heads=2, exit_layers=[2])
@@ -36,7 +36,7 @@ def test_full_depth_is_the_decoder_of_transformers(kind: str, is_tied: bool, tmp
         assert torch.equal(loaded(IDS, exit_rule=rule).logits, model(IDS, exit_rule=rule).logits)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, ("llama", "smollm3", "gemma2", "qwen3")))
+@pytest.mark.parametrize("kind", keep_one_quick(4, ("llama", "smollm3", "gemma2", "qwen3")))
 @torch.no_grad()
 def test_a_fixed_exit_is_the_truncated_decoder(kind: str, tmp_path: Path) -> None:
     model = build_early_exit(base=kind, exit_layers=[1, 3])

@@ -17,7 +17,7 @@ from adadepth import (
 )
 from adadepth.models.early_exit.losses import dropout_probability, exit_weights
 from adadepth.models.shared import causal
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.early_exit.early_exit_support import (
     IDS,
     LAYERS,
@@ -108,7 +108,7 @@ def compute_expected(model: Any, weights: list[float], temperature: float) -> tu
     return task, distillation
 
 
-@pytest.mark.parametrize(("head", "base"), quick_one_in(2, [
+@pytest.mark.parametrize(("head", "base"), keep_one_quick(2, [
     (LANGUAGE, "llama"), (TEXTS, "llama"), (TOKENS, "llama"), (MASKED, "roberta"), (MASKED, "albert"),
 ]))  # fmt: skip
 def test_a_loss_equals_a_sum_over_exits(head: Any, base: str) -> None:

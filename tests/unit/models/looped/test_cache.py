@@ -16,7 +16,7 @@ from adadepth.errors import ConfigError
 from adadepth.models.looped.cache import LoopedCache, bytes_per_token
 from adadepth.models.looped.loop_state import Layers
 from adadepth.models.looped.retrofit import retrofit
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.unit.models.looped.looped_support import IDS, KINDS, PIECES, SIZES, build_looped, check_close
 from tests.unit.models.looped.plain_cache import (
     EVERY_POLICY,
@@ -35,7 +35,7 @@ def draw_states(model: Any) -> Tensor | None:
     return model.model._draw_states(torch.arange(16)) if model.config.start == "drawn" else None
 
 
-@pytest.mark.parametrize(("kind", "policy"), mostly_slow(product(KINDS, EVERY_POLICY), lambda case: case in QUICK))
+@pytest.mark.parametrize(("kind", "policy"), mark_mostly_slow(product(KINDS, EVERY_POLICY), lambda case: case in QUICK))
 def test_every_policy_equals_a_plain_loop(kind: str, policy: str) -> None:
     model = build_looped(**KINDS[kind]).double()
     for rule in RULES if model.config.gate else RULES[:2]:
@@ -47,7 +47,7 @@ def test_every_policy_equals_a_plain_loop(kind: str, policy: str) -> None:
         check_close(logits[0], expected, 2e-6)
 
 
-@pytest.mark.parametrize(("family", "policy"), quick_one_in(7, product(["llama", "qwen2"], POLICIES)))
+@pytest.mark.parametrize(("family", "policy"), keep_one_quick(7, product(["llama", "qwen2"], POLICIES)))
 def test_policies_hold_for_layers_of_other_decoders(family: str, policy: str) -> None:
     torch.manual_seed(5)
     config_class, model_class = {
@@ -76,7 +76,7 @@ def test_policies_hold_for_layers_of_other_decoders(family: str, policy: str) ->
 
 @pytest.mark.parametrize(
     ("policy", "attention"),
-    quick_one_in(4, [*((policy, "sdpa") for policy in POLICIES), ("frozen", "eager"), ("mean", "eager")]),
+    keep_one_quick(4, [*((policy, "sdpa") for policy in POLICIES), ("frozen", "eager"), ("mean", "eager")]),
 )
 def test_a_batch_equals_its_rows_and_padding_changes_nothing(policy: str, attention: str) -> None:
     model = build_looped(**KINDS["huginn"])
@@ -106,7 +106,7 @@ def test_a_batch_equals_its_rows_and_padding_changes_nothing(policy: str, attent
     assert generated[1, 13:].equal(short[0, 7:])
 
 
-@pytest.mark.parametrize(("policy", "rule"), quick_one_in(5, product(EVERY_POLICY, RULES)))
+@pytest.mark.parametrize(("policy", "rule"), keep_one_quick(5, product(EVERY_POLICY, RULES)))
 def test_greedy_generation_equals_a_plain_loop(policy: str, rule: str) -> None:
     model = build_looped(**KINDS["ouro"]).double()
     generated = model.generate(IDS[:1], max_new_tokens=5, do_sample=False, exit_rule=rule, cache_policy=policy)
@@ -114,7 +114,7 @@ def test_greedy_generation_equals_a_plain_loop(policy: str, rule: str) -> None:
     assert generated[0, IDS.shape[1] :].tolist() == expected
 
 
-@pytest.mark.parametrize("policy", quick_one_in(3, ["frozen", "mean", "ring:2"]))
+@pytest.mark.parametrize("policy", keep_one_quick(3, ["frozen", "mean", "ring:2"]))
 def test_sampling_and_beam_search_equal_full_copies_of_the_cache(policy: str) -> None:
     """Compare generation without compaction or views, where rows of caches are reordered and every step copies."""
     model = build_looped(**KINDS["huginn"])
@@ -141,7 +141,7 @@ def test_sampling_and_beam_search_equal_full_copies_of_the_cache(policy: str) ->
         check_close(beams.sequences_scores[row], torch.tensor(total / (ids.shape[1] - IDS.shape[1])), 1e-4)
 
 
-@pytest.mark.parametrize("policy", quick_one_in(3, POLICIES))
+@pytest.mark.parametrize("policy", keep_one_quick(3, POLICIES))
 def test_tokens_can_be_removed_from_the_cache(policy: str) -> None:
     model = build_looped(**KINDS["half way, from zeros, input added"])
     with torch.no_grad():

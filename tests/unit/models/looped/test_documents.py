@@ -10,7 +10,7 @@ from torch import nn
 
 from adadepth.errors import DataError
 from adadepth.models.looped.objectives import compute_curriculum_loops
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, OURO, build_looped, check_close
 
 ROW = IDS.flatten()[:12].view(1, -1)
@@ -19,7 +19,7 @@ DOCUMENTS = torch.tensor([[0] + [1] * 5 + [2] * 4 + [-1] * 2])
 MASK = (DOCUMENTS >= 0).long()
 
 
-@pytest.mark.parametrize(("kind", "attention"), quick_one_in(7, product(KINDS, ["eager", "sdpa"])))
+@pytest.mark.parametrize(("kind", "attention"), keep_one_quick(7, product(KINDS, ["eager", "sdpa"])))
 def test_a_document_equals_a_separate_row(kind: str, attention: str) -> None:
     model = build_looped(**KINDS[kind])
     model.set_attn_implementation(attention)
@@ -56,8 +56,8 @@ def build_labels() -> torch.Tensor:
     return torch.where(starts | (DOCUMENTS < 0), -100, ROW)
 
 
-@pytest.mark.parametrize("rule", quick_one_in(2, ["fixed:4", "fixed:2", "margin:0.3", "quantile:0.6", "expectation"]))
-@pytest.mark.parametrize("objective", quick_one_in(2, ["last", "mean", "gate"]))
+@pytest.mark.parametrize("rule", keep_one_quick(2, ["fixed:4", "fixed:2", "margin:0.3", "quantile:0.6", "expectation"]))
+@pytest.mark.parametrize("objective", keep_one_quick(2, ["last", "mean", "gate"]))
 def test_token_losses_are_cross_entropies_of_their_predictions(rule: str, objective: str) -> None:
     model = build_looped(**OURO, objective=objective)
     output = model(ROW, MASK, labels=build_labels(), documents=DOCUMENTS, exit_rule=rule, run_all_steps=True)

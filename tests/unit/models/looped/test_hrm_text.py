@@ -21,7 +21,7 @@ from adadepth.models.build import build_language_model
 from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import KINDS, build_looped
 from tests.unit.models.looped.published_support import HRM_TEXT as SIZES
@@ -53,7 +53,7 @@ def check_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("cycles", quick_one_in(2, [1, 2, 3]))
+@pytest.mark.parametrize("cycles", keep_one_quick(2, [1, 2, 3]))
 def test_logits_equal_transformers(cycles: int, dtype: torch.dtype, tmp_path: Path) -> None:
     """Compare plain and left-padded ids, and ids with a prefix of bidirectional attention."""
     theirs = build_hrm_text(cycles)
@@ -83,7 +83,7 @@ def test_every_exit_equals_a_model_with_fewer_cycles(ours: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "inputs", quick_one_in(3, [{}, {"token_type_ids": PREFIX}, {"attention_mask": (IDS[0, 0] != IDS).long()}])
+    "inputs", keep_one_quick(3, [{}, {"token_type_ids": PREFIX}, {"attention_mask": (IDS[0, 0] != IDS).long()}])
 )
 def test_greedy_generation_equals_transformers(ours: Any, inputs: dict[str, Any]) -> None:
     expected = build_hrm_text().generate(IDS, **inputs, **GREEDY)
@@ -105,7 +105,7 @@ def test_the_cache_has_the_layers_of_transformers(ours: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cycles", "trained"), quick_one_in(3, [(1, [2]), (2, [2]), (3, [1, 3]), (2, [0, 1]), (1, [3, 1])])
+    ("cycles", "trained"), keep_one_quick(3, [(1, [2]), (2, [2]), (3, [1, 3]), (2, [0, 1]), (1, [3, 1])])
 )
 def test_gradients_reach_the_cycles_trained_by_the_published_model(
     cycles: int, trained: list[int], tmp_path: Path
@@ -140,7 +140,7 @@ def test_all_cycles_have_gradients_by_default(ours: Any) -> None:
 # ---- Exits, caches and compute
 
 
-@pytest.mark.parametrize("policy", quick_one_in(2, ["frozen", "all"]))
+@pytest.mark.parametrize("policy", keep_one_quick(2, ["frozen", "all"]))
 def test_exits_are_equal_with_and_without_generate(ours: Any, policy: str) -> None:
     """Decode in shared slots one text after the other, and with the loop of transformers."""
     rule, prompts = "margin:0.2", [IDS[0].tolist(), IDS[1, :4].tolist()]
@@ -364,7 +364,7 @@ def test_predictions_equal_the_pipeline(with_tokenizer: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("overrides", "mean"), quick_one_in(2, [({"exit_rule": "margin:0.02"}, None), ({"num_loops": 3}, 3)])
+    ("overrides", "mean"), keep_one_quick(2, [({"exit_rule": "margin:0.02"}, None), ({"num_loops": 3}, 3)])
 )
 def test_an_evaluation_runs_other_loops_and_exit_rules(
     with_tokenizer: Path, tmp_path: Path, overrides: dict[str, Any], mean: int | None

@@ -19,7 +19,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.looped.convert import convert_config
 from adadepth.models.looped.layouts import to_ouro
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped import published_support
 from tests.unit.models.looped.looped_support import HUGINN, IDS, OURO, build_looped, build_looped_llama, check_close
@@ -64,7 +64,7 @@ def test_a_published_huginn_survives_a_round_trip(tmp_path: Path) -> None:
     check_round_trip(folder, "huginn", {"mean_backprop_depth"})  # fields of training
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(4, KINDS))
 def test_a_published_retrofit_survives_a_round_trip(kind: str, tmp_path: Path) -> None:
     check_round_trip(write_retrofit(tmp_path / "a", kind), "huginn", UNREAD)
     assert draw_weights(kind).keys() == load_file(tmp_path / "written" / "model.safetensors").keys()
@@ -75,7 +75,7 @@ def test_a_published_retrofit_survives_a_round_trip(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("layout", "fields"),
-    quick_one_in(
+    keep_one_quick(
         3,
         [
             ("ouro", OURO | {"exit_rule": "fixed:2", "num_key_value_heads": 2}),
@@ -245,7 +245,7 @@ def make_unpublishable(file: Path, kind: str, outside: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind", "problem"),
-    quick_one_in(4, [
+    keep_one_quick(4, [
         ("vocab.txt", "link", "is a link to .*private.txt, outside the folder; replace the link by the file"),
         ("README.md", "link", "is a link to .*private.txt, outside the folder; replace the link by the file"),
         ("chat_template.jinja", "pipe", "is not a regular file"),

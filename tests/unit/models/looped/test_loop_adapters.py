@@ -15,7 +15,7 @@ from adadepth.models.folder import read_config
 from adadepth.models.looped.loop_adapters import LoopProduct
 from adadepth.models.looped.retrofit import retrofit
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped.looped_support import build_looped
 from tests.unit.models.looped.retrofit_support import IDS, LAYERS, build_decoder, check_close
 
@@ -45,7 +45,7 @@ def draw_changes(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, ["llama", "olmo2", "mistral"]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, ["llama", "olmo2", "mistral"]))
 @pytest.mark.parametrize(("prelude", "core", "coda", "loops"), [(0, 2, 0, 3), (1, 2, 1, 2), (1, 1, 2, 3)])
 def test_full_rank_changes_equal_the_decoder(kind: str, prelude: int, core: int, coda: int, loops: int) -> None:
     source = build_even_decoder(kind)

@@ -21,7 +21,7 @@ from adadepth import (
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.build import classifier_class
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped.looped_support import (
     HUGINN,
     IDS,
@@ -39,7 +39,7 @@ from tests.unit.models.looped.plain_looped import run_plain_looped
 # ---- The equations
 
 
-@pytest.mark.parametrize("kind", quick_one_in(2, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(2, KINDS))
 def test_every_loop_equals_the_equations(kind: str) -> None:
     model = build_looped(**KINDS[kind]).double()
     state = torch.randn(3, LENGTH, WIDTH, dtype=torch.float64) if kind == "huginn" else None
@@ -86,7 +86,7 @@ def test_a_cache_has_an_entry_for_every_executed_layer() -> None:
     assert {layer.keys.shape for layer in cache.layers} == {(3, 4, LENGTH, 8)}
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(4, KINDS))
 def test_padding_changes_nothing(kind: str) -> None:
     model = build_looped(**KINDS[kind])
     for side in ("left", "right"):
@@ -122,7 +122,9 @@ def test_random_states_change_in_training() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ouro", "huginn"])
-@pytest.mark.parametrize("options", quick_one_in(2, [{"do_sample": False}, {"num_beams": 3}]), ids=["greedy", "beams"])
+@pytest.mark.parametrize(
+    "options", keep_one_quick(2, [{"do_sample": False}, {"num_beams": 3}]), ids=["greedy", "beams"]
+)
 def test_generation_is_the_same_without_a_cache(kind: str, options: dict[str, Any]) -> None:
     model = build_looped(**KINDS[kind])
     mask = torch.ones_like(IDS)
@@ -151,7 +153,7 @@ EXITS = ("fixed:2", "margin:0.05", "confidence:0.1", "patience:1", "quantile:0.5
          "distance:0.8", "acceleration:1:1")  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "rule"), quick_one_in(5, product(["ouro", "huginn"], EXITS)))
+@pytest.mark.parametrize(("kind", "rule"), keep_one_quick(5, product(["ouro", "huginn"], EXITS)))
 def test_exits_equal_those_of_running_all_loops(kind: str, rule: str) -> None:
     model = build_looped(**{**KINDS[kind], "gate": True})
     with torch.no_grad():
@@ -350,7 +352,7 @@ def test_padding_and_exited_tokens_count_only_executed_loops() -> None:
     assert work.adaptive < work.dense <= work.executed
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(4, KINDS))
 def test_a_saved_model_is_loaded_unchanged(kind: str, tmp_path: Path) -> None:
     model = build_looped(**KINDS[kind])
     model.save_pretrained(tmp_path)
@@ -371,7 +373,7 @@ def test_tied_embeddings_are_one_matrix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "parameters"),
-    quick_one_in(4, [
+    keep_one_quick(4, [
         ("ouro_1_4b", 1_434_652_673), ("ouro_2_6b", 2_667_974_657), ("huginn_3_5b", 3_564_976_800),
         ("hrm_text_1b", 1_182_793_728), ("nanbeige_3b", 4_169_800_704),
     ]),

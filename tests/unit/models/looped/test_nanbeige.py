@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from adadepth import LoopedConfig, LoopedForCausalLM
 from adadepth.errors import CheckpointError, ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped import published_code
 from tests.unit.models.looped.looped_support import IDS as SMALL_IDS
 from tests.unit.models.looped.looped_support import build_looped, check_close
@@ -133,7 +133,7 @@ def test_a_published_folder_survives_a_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "loops"),
-    quick_one_in(2, [
+    keep_one_quick(2, [
         ({"state_norm": "fed", "exit_rule": "fixed:2", "num_key_value_heads": 2, "head_dim": 10}, 2),
         ({"state_norm": "none", "tie_word_embeddings": True, "rope_theta": 5e5}, 4),
         ({"state_norm": "fed", "exit_rule": "fixed:3", "gate": True, "rms_norm_eps": 1e-3}, 3),  # reads no gate

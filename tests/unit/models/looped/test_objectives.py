@@ -17,7 +17,7 @@ from adadepth.models.looped.objectives import draw_loops, gate_losses, text_unif
 from adadepth.models.looped.settings import LoopedSettings
 from adadepth.models.shared import causal
 from adadepth.runs.inheritance import load_run_settings
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, LENGTH, OURO, PIECES, build_looped, check_close
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
@@ -410,7 +410,7 @@ def test_stored_activations_grow_with_loops_not_with_layers() -> None:
     assert per_loop[4] < plain / 10
 
 
-@pytest.mark.parametrize("fields", quick_one_in(4, [
+@pytest.mark.parametrize("fields", keep_one_quick(4, [
     {**OURO, "prelude": 1, "objective": "mean"},
     {"prelude": 1, "core": 2, "coda": 1, "num_loops": 3, "objective": "mean"},
     {**HUGINN, "num_key_value_heads": 2},

@@ -20,7 +20,7 @@ from adadepth.models.build import build_language_model
 from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped import published_code
 from tests.unit.models.looped.plain_looped import run_plain_huginn, run_plain_ouro
@@ -104,7 +104,7 @@ def test_a_threshold_of_one_is_the_last_loop_even_with_certain_gates(ouro: Path)
         assert (model(IDS).exit_steps == STEPS).all()  # the threshold of the folder is the default
 
 
-@pytest.mark.parametrize("loops", quick_one_in(3, [1, 2, 4, 7]))
+@pytest.mark.parametrize("loops", keep_one_quick(3, [1, 2, 4, 7]))
 def test_huginn_equals_its_equations(huginn: Path, loops: int) -> None:
     model = LoopedForCausalLM.from_pretrained(huginn).double()  # seven loops lose a digit in float32
     with torch.no_grad():
@@ -234,7 +234,7 @@ PUBLISHED_CLASSES = {
 }
 
 
-@pytest.fixture(params=quick_one_in(2, PUBLISHED_CLASSES))
+@pytest.fixture(params=keep_one_quick(2, PUBLISHED_CLASSES))
 def checkpoint_dir(request: pytest.FixtureRequest) -> Path:
     """Return a folder as published: it names its own classes, whose code is missing."""
     folder: Path = request.getfixturevalue(request.param)

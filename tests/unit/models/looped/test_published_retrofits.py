@@ -25,7 +25,7 @@ from adadepth.models.build import build_language_model
 from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped import published_code
 from tests.unit.models.looped.plain_looped import run_plain_retrofit
@@ -50,7 +50,7 @@ def check_close(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual.double(), expected.double(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(2, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(2, KINDS))
 @torch.no_grad()
 def test_a_retrofit_equals_its_equations(kind: str, tmp_path: Path) -> None:
     model, weights = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind)), draw_weights(kind)
@@ -77,7 +77,7 @@ def test_a_retrofit_equals_the_published_code(kind: str, tmp_path: Path) -> None
             check_close(step_logits[:, :, loops - 1], expected)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(4, KINDS))
 def test_auto_classes_load_a_retrofit_without_its_code(kind: str, tmp_path: Path) -> None:
     write_retrofit(tmp_path, kind)
     config = AutoConfig.from_pretrained(tmp_path)
@@ -120,10 +120,10 @@ def test_special_tokens_without_a_tokenizer_are_unknown(tmp_path: Path) -> None:
     assert loaded.config.eos_token_id == 7
 
 
-@pytest.mark.parametrize("load", quick_one_in(2, LOADERS))
+@pytest.mark.parametrize("load", keep_one_quick(2, LOADERS))
 @pytest.mark.parametrize(
     ("missing", "added", "message"),
-    quick_one_in(2, [
+    keep_one_quick(2, [
         ("transformer.core_block.1.norm_2.weight", None, "'model.core.1.post_attention_layernorm.weight' are missing"),
         ("lm_head.weight", None, "'lm_head.weight' are missing"),
         ("transformer.adapter.weight", None, "'model.adapter.weight' are missing"),
@@ -187,7 +187,7 @@ def test_the_decoder_is_recognised_in_pickles(tmp_path: Path) -> None:
         check_close(model(IDS[:1], initial_state=STATE[:1]).logits[0], expected)
 
 
-@pytest.mark.parametrize("kind", mostly_slow(KINDS, "llama".__eq__))
+@pytest.mark.parametrize("kind", mark_mostly_slow(KINDS, "llama".__eq__))
 def test_decoding_is_the_same_in_a_batch(kind: str, tmp_path: Path) -> None:
     """Compare padded decoding, decoding in shared slots, and drafts of one loop: the same tokens."""
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind))
@@ -202,7 +202,7 @@ def test_decoding_is_the_same_in_a_batch(kind: str, tmp_path: Path) -> None:
     assert drafted[0, LENGTH:].tolist() == alone[0]
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
+@pytest.mark.parametrize("kind", keep_one_quick(4, KINDS))
 def test_macs_equal_the_counter_of_torch(kind: str, tmp_path: Path) -> None:
     """Compare with torch's counter, which counts all pairs of tokens (half of them causally masked) and the head."""
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind), attn_implementation="eager")
@@ -233,7 +233,7 @@ def test_a_hub_id_is_loaded_like_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
 # ---- from the command line
 
 
-@pytest.fixture(scope="module", params=quick_one_in(3, ["llama", "olmo2", "gemma2"]))
+@pytest.fixture(scope="module", params=keep_one_quick(3, ["llama", "olmo2", "gemma2"]))
 def checkpoint_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a tokenizer and a text file next to it."""
     folder: Path = tmp_path_factory.mktemp(request.param) / "published"

@@ -15,7 +15,7 @@ from adadepth.metrics.step_records import StepRecorder, merge
 from adadepth.models.depth import engine
 from adadepth.models.looped.heads import LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.models.looped.task_model import compute_layer_macs
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped.looped_support import IDS, KINDS, LENGTH, OURO, WIDTH, build_looped
 
 RULES = ["kl:0.1", "kl:0.2", "distance:0.7", "acceleration:0.9:1", "acceleration:1.5", "patience:1", "margin:0.1"]
@@ -71,7 +71,7 @@ def test_training_computes_no_moves() -> None:
 
 @pytest.mark.parametrize(
     "rule",
-    quick_one_in(
+    keep_one_quick(
         3, ["fixed:2", "quantile:0.5", "confidence:0.4", "kl:0.3", "distance:0.7", "acceleration:0.9:1", "margin:1"]
     ),
 )
@@ -119,7 +119,7 @@ def mean_loops(model: Any) -> float:
 
 @pytest.mark.parametrize(
     ("configured", "fitted"),
-    quick_one_in(4, [
+    keep_one_quick(4, [
         (None, "quantile"), ("fixed:2", "quantile"), ("margin:0.3", "margin"), ("confidence:0.3", "confidence"),
         ("entropy:1", "entropy"), ("kl:0.1", "kl"), ("distance:1", "distance"), ("acceleration:1:1", "acceleration"),
     ]),

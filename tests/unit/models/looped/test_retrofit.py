@@ -17,11 +17,11 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.build import build_classifier, build_language_model, load_model
 from adadepth.models.looped.retrofit import retrofit, select_layers
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.looped.retrofit_support import DECODERS, IDS, LAYERS, PIECES, build_decoder, check_close
 
 
-@pytest.mark.parametrize(("kind", "parts"), quick_one_in(5, product(DECODERS, [(0, 6, 0), (2, 2, 2)])))
+@pytest.mark.parametrize(("kind", "parts"), keep_one_quick(5, product(DECODERS, [(0, 6, 0), (2, 2, 2)])))
 def test_one_loop_of_all_layers_equals_the_decoder(kind: str, parts: tuple[int, int, int]) -> None:
     source = build_decoder(kind)
     prelude, core, coda = parts
@@ -38,7 +38,7 @@ def test_one_loop_of_all_layers_equals_the_decoder(kind: str, parts: tuple[int, 
     assert torch.equal(actual, expected)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, ["llama", "qwen2", "mistral"]))
+@pytest.mark.parametrize("kind", keep_one_quick(3, ["llama", "qwen2", "mistral"]))
 def test_loops_repeat_the_layers(kind: str) -> None:
     """Compare four loops of two layers with a decoder that contains layers 2 and 3 four times."""
     source = build_decoder(kind)

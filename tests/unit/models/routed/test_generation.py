@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adadepth.errors import ConfigError
 from adadepth.models.routed.cache import RoutedCache
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.routed.routed_support import (
     IDS,
     LEFT,
@@ -75,7 +75,7 @@ def check_decoding(name: str, logits: Tensor, ran: Tensor, start: int = 0) -> No
 @settings(deadline=None, max_examples=3)
 @given(st.lists(st.integers(1, 6), min_size=LENGTH, max_size=LENGTH))
 @example([1] * LENGTH)
-@pytest.mark.parametrize("name", quick_one_in(4, DECODED))
+@pytest.mark.parametrize("name", keep_one_quick(4, DECODED))
 def test_decoding_equals_a_pass_over_whole_rows(name: str, lengths: list[int]) -> None:
     parts: list[int] = []
     while sum(parts) < LENGTH:
@@ -85,7 +85,7 @@ def test_decoding_equals_a_pass_over_whole_rows(name: str, lengths: list[int]) -
     assert output.past_key_values.get_seq_length() == LENGTH
 
 
-@pytest.mark.parametrize("base", quick_one_in(3, ["qwen2", "gemma2", "olmo2"]))
+@pytest.mark.parametrize("base", keep_one_quick(3, ["qwen2", "gemma2", "olmo2"]))
 @torch.no_grad()
 def test_other_decoders_support_a_cache(base: str) -> None:
     model = build_routed(base=base, **ROUTERS["expert selected"])
@@ -100,7 +100,7 @@ def test_other_decoders_support_a_cache(base: str) -> None:
 # ---- The cache
 
 
-@pytest.mark.parametrize("name", quick_one_in(2, DECODED))
+@pytest.mark.parametrize("name", keep_one_quick(2, DECODED))
 def test_removed_tokens_do_not_affect_predictions(name: str) -> None:
     model = get_model(name)
     past = decode(model, [5, 3])[2].past_key_values
@@ -113,7 +113,7 @@ def test_removed_tokens_do_not_affect_predictions(name: str) -> None:
         past.crop(4)
 
 
-@pytest.mark.parametrize("name", quick_one_in(5, DECODED))
+@pytest.mark.parametrize("name", keep_one_quick(5, DECODED))
 def test_rows_of_a_cache_can_be_selected_and_repeated(name: str) -> None:
     model, order = get_model(name), torch.tensor([2, 0, 0, 1])
     expected, ran_expected = run_whole(name)
@@ -162,7 +162,7 @@ def generate_plainly(model: Any, ids: Tensor, number: int) -> Tensor:
     return ids
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, ["expert selected", "layers all", "token first"]))
+@pytest.mark.parametrize("name", keep_one_quick(3, ["expert selected", "layers all", "token first"]))
 def test_generated_texts_equal_those_without_a_cache(name: str) -> None:
     model = get_model(name)
     expected = generate_plainly(model, IDS, 5)
@@ -174,7 +174,7 @@ def test_generated_texts_equal_those_without_a_cache(name: str) -> None:
         assert torch.equal(padded[row, LENGTH:], generate_plainly(model, IDS[row : row + 1, mask], 5)[0, mask.sum() :])
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, ["expert selected", "token selected", "layers all"]))
+@pytest.mark.parametrize("name", keep_one_quick(3, ["expert selected", "token selected", "layers all"]))
 def test_beams_equal_those_without_a_cache(name: str) -> None:
     options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 3, "attention_mask": LEFT}
     texts = [get_model(name).generate(IDS * LEFT, use_cache=use_cache, **options) for use_cache in (True, False)]
@@ -191,7 +191,7 @@ def test_drafts_of_another_model_change_no_text(name: str) -> None:
 # ---- Compute
 
 
-@pytest.mark.parametrize("name", quick_one_in(5, DECODED))
+@pytest.mark.parametrize("name", keep_one_quick(5, DECODED))
 @torch.no_grad()
 def test_a_decoding_step_computes_only_selected_tokens(name: str) -> None:
     model = get_model(name)
@@ -212,7 +212,7 @@ def test_a_decoding_step_computes_only_selected_tokens(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    quick_one_in(
+    keep_one_quick(
         3, ["expert selected", "expert first", "expert all", "layers selected", "layers all", "token selected"]
     ),
 )

@@ -22,7 +22,7 @@ from adadepth.errors import ConfigError
 from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.routed.heads import RoutedForCausalLM, RoutedForTokenClassification
 from adadepth.models.routed.settings import RoutedSettings
-from tests.marks_support import quick_one_in
+from tests.marks_support import keep_one_quick
 from tests.unit.models.early_exit.early_exit_support import draw_weights
 from tests.unit.models.routed.routed_support import (
     IDS,
@@ -59,7 +59,7 @@ def run(model: Any, ids: Tensor, **call: Any) -> tuple[Tensor, Tensor]:
 # ---- Hidden states
 
 
-@pytest.mark.parametrize("name", quick_one_in(5, ROUTERS))
+@pytest.mark.parametrize("name", keep_one_quick(5, ROUTERS))
 def test_states_before_and_after_every_span_are_returned(name: str) -> None:
     """Check that skipped tokens keep their states, and that the last states are the inputs of the head."""
     model = get_model(name)
@@ -87,7 +87,7 @@ def test_states_before_and_after_every_span_are_returned(name: str) -> None:
     st.lists(st.integers(3, PIECES - 1), min_size=2, max_size=12), st.lists(st.integers(3, PIECES - 1), min_size=12),
     st.data(),
 )  # fmt: skip
-@pytest.mark.parametrize("name", quick_one_in(5, [*ROUTERS, "random"]))
+@pytest.mark.parametrize("name", keep_one_quick(5, [*ROUTERS, "random"]))
 def test_later_tokens_change_nothing(name: str, text: list[int], suffix: list[int], data: st.DataObject) -> None:
     length = data.draw(st.integers(1, len(text) - 1))
     logits, ran = run(get_model(name), torch.tensor([text, [*text[:length], *suffix[: len(text) - length]]]))
@@ -132,7 +132,7 @@ def test_a_random_router_has_the_capacity_on_average(fields: dict[str, Any]) -> 
     assert torch.equal(exact, (expected * LENGTH + 1e-9).long().expand_as(exact))
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, [
+@pytest.mark.parametrize("name", keep_one_quick(3, [
     "expert selected", "expert first", "layers all", "token selected", "threshold", "adapters", "expert predictor",
 ]))  # fmt: skip
 def test_more_bias_gives_more_depth(name: str) -> None:
@@ -148,7 +148,7 @@ def test_more_bias_gives_more_depth(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "routing"), quick_one_in(9, product(ROUTERS, ["right", "left"], ["causal", "topk"]))
+    ("name", "side", "routing"), keep_one_quick(9, product(ROUTERS, ["right", "left"], ["causal", "topk"]))
 )
 def test_rows_of_a_batch_equal_rows_alone(name: str, side: str, routing: str) -> None:
     model, mask = get_model(name), {"right": RIGHT, "left": LEFT}[side]
@@ -161,7 +161,7 @@ def test_rows_of_a_batch_equal_rows_alone(name: str, side: str, routing: str) ->
         check_close(logits[row, is_real], alone[0])
 
 
-@pytest.mark.parametrize("name", quick_one_in(5, ROUTERS))
+@pytest.mark.parametrize("name", keep_one_quick(5, ROUTERS))
 def test_documents_of_a_row_equal_separate_rows(name: str) -> None:
     model, lengths = get_model(name), (4, 7, 9)
     texts = [IDS.flatten()[start : start + length] for start, length in zip((0, 4, 11), lengths, strict=True)]
@@ -190,7 +190,7 @@ def test_padding_of_a_row_of_documents_is_never_selected(name: str, routing: str
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", quick_one_in(3, ["expert first", "layers selected", "token selected"]))
+@pytest.mark.parametrize("name", keep_one_quick(3, ["expert first", "layers selected", "token selected"]))
 def test_attention_implementations_agree(name: str, implementation: str) -> None:
     model = build_routed(**ROUTERS[name]).float()  # in float64, eager attention of transformers to no key is NaN
     model.set_attn_implementation(implementation)
@@ -215,7 +215,7 @@ def test_other_decoders_run_the_selected_tokens(base: str, name: str) -> None:
 # ---- Training
 
 
-@pytest.mark.parametrize("name", quick_one_in(4, ROUTERS))
+@pytest.mark.parametrize("name", keep_one_quick(4, ROUTERS))
 def test_every_weight_has_a_gradient(name: str) -> None:
     model = build_routed(**ROUTERS[name]).train()
     model(IDS, labels=IDS).loss.backward()
@@ -261,7 +261,7 @@ def test_losses_of_micro_batches_add_up() -> None:
 # ---- Folders
 
 
-@pytest.mark.parametrize("name", quick_one_in(4, ["expert predictor", "token bias", "adapters", "layers all"]))
+@pytest.mark.parametrize("name", keep_one_quick(4, ["expert predictor", "token bias", "adapters", "layers all"]))
 def test_a_saved_model_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
     model = build_routed(**ROUTERS[name]).float()
     model.save_pretrained(tmp_path)
@@ -284,7 +284,7 @@ def save_stock(kind: str, folder: Path, auto: Any = AutoModelForCausalLM, **fiel
     return model
 
 
-@pytest.mark.parametrize(("kind", "fields"), quick_one_in(3, [
+@pytest.mark.parametrize(("kind", "fields"), keep_one_quick(3, [
     ("llama", {}), ("qwen2", {}), ("gemma2", {}), ("olmo2", {}), ("llama", {"adapter_size": 6}),
 ]))  # fmt: skip
 @torch.no_grad()
@@ -310,7 +310,7 @@ def test_routers_that_select_all_tokens_change_nothing(kind: str, fields: dict[s
          expected.flatten(0, 1))  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", quick_one_in(4, [
+@pytest.mark.parametrize("fields", keep_one_quick(4, [
     {"router": "threshold", "keys_and_values": "all"}, {"router": "token", "recursions": 2},
     {"router": "threshold", "keys_and_values": "all", "adapter_size": 6},
     {"router": "expert", "router_network": "mlp", "causal_choice": "predictor", "initializer_range": 0.02},
@@ -342,7 +342,7 @@ def test_missing_weights_of_a_network_are_initialised(fields: dict[str, Any], pr
         assert bool(model(IDS).trace.iterations_run.all())
 
 
-@pytest.mark.parametrize("router", quick_one_in(3, ["expert", "token", "threshold"]))
+@pytest.mark.parametrize("router", keep_one_quick(3, ["expert", "token", "threshold"]))
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
 @torch.no_grad()
 def test_encoders_classify_tokens(kind: str, router: str, tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_encoders_classify_tokens(kind: str, router: str, tmp_path: Path) -> Non
     check_close(select_real(output.logits, RIGHT), select_real(expected, RIGHT))
 
 
-@pytest.mark.parametrize(("kind", "name"), quick_one_in(4, [
+@pytest.mark.parametrize(("kind", "name"), keep_one_quick(4, [
     *(("bert", name) for name in ("expert selected", "token selected", "threshold", "layers all", "expert first")),
     ("modernbert", "expert selected"), ("modernbert", "layers selected"), ("modernbert", "token selected"),
 ]))  # fmt: skip
@@ -408,7 +408,7 @@ def test_a_model_with_a_resized_vocabulary_is_loaded_unchanged(tmp_path: Path) -
         check_close(RoutedForCausalLM.from_pretrained(tmp_path).eval()(IDS).logits, model(IDS).logits)
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, ["expert selected", "token selected", "layers selected"]))
+@pytest.mark.parametrize("name", keep_one_quick(3, ["expert selected", "token selected", "layers selected"]))
 def test_checkpointing_changes_no_gradient(name: str) -> None:
     gradients = []
     for recomputes in (False, True):
