@@ -63,7 +63,7 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
 
 
 REASONS = {  # evaluations that ran something else than the depths need
-    "every step": "The evaluation ran every step for all sequences",
+    "every step": "The evaluation ran every step for all tokens",
     "layers from a cache": "read the states of the base from a cache",
 }
 
