@@ -61,10 +61,10 @@ def test_texts_with_a_number_of_loops_are_scored_as_a_whole(tmp_path: Path) -> N
     overrides = ("model.num_loops=6", "dataset.train_lengths=[1,3]", "dataset.beyond_lengths=[5]")
     directory = run(tmp_path, "loop_lengths", *overrides)
     sets = json.loads((directory / "exits.json").read_text())["sets"]
-    assert [list(summary["lengths"][0]["accuracy"]) for summary in sets.values()] != [[], []]
     model = AutoModelForTokenClassification.from_pretrained(directory / "model").eval()
     config = configured("loop_lengths", "debug=default", *overrides)
-    examples = load_labelled_data(config.dataset, config.tokenizer, 0).evaluation["beyond_5"]
+    evaluated = load_labelled_data(config.dataset, config.tokenizer, 0).evaluation["beyond_5"]
+    examples = [evaluated[number] for number in range(len(evaluated))]
     ids, labels = (torch.tensor([example[name].tolist() for example in examples]) for name in ("input_ids", "labels"))
     (row,) = sets["beyond_5"]["lengths"]
     assert (row["loops"], row["n"]) == (5, len(ids))
