@@ -404,9 +404,9 @@ def _judge_one_depth(files: RunFiles, one_depth: _OneDepth, pairs: Sequence[Qual
     if deciding := sorted(_select_deciding(pairs), key=_rank):
         first, brief = f"Depth does not vary: {stops}, as in a network of fixed depth.", stops
         for rule in dict.fromkeys(pair.rule for pair in deciding):
-            results = " and ".join(
-                f"{_PHRASES[pair.result]} {_name_baseline(pair, False)}" for pair in deciding if pair.rule == rule
-            )
+            of_rule = [pair for pair in deciding if pair.rule == rule]
+            phrases = [f"{_PHRASES[pair.result]} {_name_baseline(pair, False)}" for pair in of_rule]
+            results = " and ".join(dict.fromkeys(phrases))  # of several sets
             first += f" The model is {results}." if rule is None else f" With exit rule {rule}, it is {results}."
             brief += f"; {results}" if rule is None else f"; with exit rule {rule}, {results}"
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]

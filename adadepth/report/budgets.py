@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from adadepth.metrics.metric_names import PREFERRED_QUALITIES, drop_losses_of_ot
 from adadepth.metrics.unit_costs import (
     UNIT_COST_TITLES,
     WITHOUT_PREDICTIONS,
+    compute_share_with_predictions,
     format_count,
     has_separate_predictions,
     name_compute,
@@ -48,7 +49,8 @@ def build_budget_row(
         `target`, `fit`, `rule` (if there is one) and `metrics`, without losses of other depths; `n` units with `mean`
         and `std` of their depths; the compute of all units as `adaptive_macs`, as a share of full depth and for each
         token or sequence, with the milliseconds of a token; `prediction_macs`, the compute of one prediction, which
-        they leave out; and `spearman`, if the data have a difficulty.
+        they leave out; `share_with_predictions`, the share of full depth with all predictions; and `spearman`, if the
+        data have a difficulty.
     """
     everyone, cost = statistics["classes"]["all"], statistics["cost"]
     row: dict[str, Any] = {"target": target, "fit": None if fit is None else dict(fit)}
@@ -57,6 +59,8 @@ def build_budget_row(
     row |= {name: cost[name] for name in _WORK if name in cost}
     if "prediction_macs" in statistics:
         row["prediction_macs"] = statistics["prediction_macs"]
+    if (share := compute_share_with_predictions(statistics)) is not None:
+        row["share_with_predictions"] = share
     if (correlation := statistics.get("difficulty", {}).get("spearman")) is not None:
         row["spearman"] = correlation["value"]
     return {**row, "metrics": drop_losses_of_other_depths(metrics, everyone.get("loss"))}
@@ -71,6 +75,12 @@ def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
     """Return the quality metric for the figure of quality against depth, or None if no row has one."""
     metrics = budgets["rows"][0]["metrics"]
     return next((name for name in (*PREFERRED_QUALITIES, "loss") if name in metrics), None)
+
+
+def select_compute(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the field of rows with compute as a share of full depth, with predictions if all rows have it."""
+    has_predictions = all("share_with_predictions" in row for row in rows)
+    return "share_with_predictions" if has_predictions else "adaptive_over_full"
 
 
 def format_budget_label(row: Mapping[str, Any]) -> str:
@@ -93,6 +103,11 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
         Column("mean", "depth", make_number_format(2)),
         Column("std", "sd", make_number_format(2)),
         Column("executed_over_full", where="file"),
+        *(
+            [Column("share_with_predictions", "compute with predictions", make_number_format(3))]
+            if select_compute(budgets["rows"]) == "share_with_predictions"
+            else []
+        ),
         Column("adaptive_over_full", name_compute("compute", budgets["rows"]), make_number_format(3)),
         *(
             Column(name, title, make_number_format(3) if name == "ms_per_token" else format_count)
@@ -121,15 +136,18 @@ def format_budgets(budgets: Mapping[str, Any]) -> str:
     Args:
         budgets: Contents of budgets.json.
     """
-    table = build_budget_table(budgets)
-    screen_keys = ("row", "rule", "mean", "std", "adaptive_over_full", select_drawn_quality(budgets))
+    table, compute = build_budget_table(budgets), select_compute(budgets["rows"])
+    screen_keys = ("row", "rule", "mean", "std", compute, select_drawn_quality(budgets))
     columns = [column for column in table.columns if column.key in screen_keys]
-    # The header says what the compute leaves out.
-    columns = [replace(column, title="compute") if column.key == "adaptive_over_full" else column for column in columns]
+    # The header says whether the compute has predictions.
+    columns = [replace(column, title="compute") if column.key == compute else column for column in columns]
+    is_without = compute == "adaptive_over_full" and has_separate_predictions(budgets["rows"])
+    remark = f", {WITHOUT_PREDICTIONS}" if is_without else ""
+    remark = ", with predictions" if compute == "share_with_predictions" else remark
     header = (
         f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}:\nfitted on "
         f"{budgets['fitted_on']:,} sequences of {budgets['set']}, measured on {budgets['measured_on']:,} others;\n"
-        f"compute as a share of full depth{f', {WITHOUT_PREDICTIONS}' * has_separate_predictions(budgets['rows'])}"
+        f"compute as a share of full depth{remark}"
     )
     return f"{header}\n\n{to_text(replace(table, columns=columns))}"
 

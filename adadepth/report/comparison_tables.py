@@ -285,8 +285,9 @@ def format_best_line(comparison: Comparison) -> str | None:
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     groups, ties = quality.best_first(comparison.groups), _count_best(comparison, quality)
-    first = f"{groups[0].label}: {_select_best_run(groups[0], quality).directory}"
-    value = f"{quality.name}: {quality.of(groups[0]):.4f}"
+    seeds, directory = len(groups[0].runs), _select_best_run(groups[0], quality).directory
+    first = f"{groups[0].label}: {directory}" if seeds == 1 else f"{groups[0].label}; its best seed is {directory}"
+    value = f"{quality.name}: {quality.of(groups[0]):.4f}" + (f" (mean of {seeds} seeds)" if seeds > 1 else "")
     if ties == 1:
         return f"best by {value}, {first}"
     if ties < len(groups):

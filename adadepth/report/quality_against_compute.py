@@ -17,7 +17,7 @@ from adadepth.metrics.metric_names import WORK, is_loss
 from adadepth.metrics.unit_costs import compute_share_with_predictions, name_compute
 from adadepth.report.architectures import build_network_panels
 from adadepth.report.baseline_comparison import compare_with_baselines, find_fitted_rule, qualities
-from adadepth.report.budgets import format_budget_label, has_targets, select_drawn_quality
+from adadepth.report.budgets import format_budget_label, has_targets, select_compute, select_drawn_quality
 from adadepth.report.exits import build_study_panel, format_set_sizes
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.quality_pairs import get_relevant_difference
@@ -101,17 +101,17 @@ def _build_budget_panels(files: RunFiles) -> Iterator[Panel]:
     budgets = files.of(BUDGETS)
     if not has_targets(budgets):
         return
-    metric = str(select_drawn_quality(budgets))
+    metric, compute = str(select_drawn_quality(budgets)), select_compute(budgets["rows"])
     groups: dict[str, list[Dot]] = {"fitted to a target": [], "as trained": []}
     for row in budgets["rows"]:
-        if metric in row["metrics"] and _NEEDED in row:
+        if metric in row["metrics"] and compute in row:
             label, value = format_budget_label(row), row["metrics"][metric]
-            title = f"{label}: {metric} {value:.4f} at {percent(row[_NEEDED])} of the compute"
+            title = f"{label}: {metric} {value:.4f} at {percent(row[compute])} of the compute"
             group = "as trained" if row["target"] is None else "fitted to a target"
-            groups[group].append(Dot(row[_NEEDED], value, title))
+            groups[group].append(Dot(row[compute], value, title))
     drawn = [(name, dots) for name, dots in groups.items() if dots]
     if drawn:
-        title = name_compute(_COMPUTE, budgets["rows"])
+        title = _COMPUTE if compute == "share_with_predictions" else name_compute(_COMPUTE, budgets["rows"])
         yield _build_panel(f"{budgets['set']}: one checkpoint at several depths", drawn, title, metric, joined=drawn)
 
 

@@ -25,8 +25,9 @@ from adadepth.data import RunData, load_labelled_data
 from adadepth.data.registry import find_editable_grid
 from adadepth.errors import ConfigError, missing_package
 from adadepth.metrics.exit_pareto import select_rules_without_labels
+from adadepth.metrics.unit_costs import compute_share_with_predictions
 from adadepth.prediction import Pipeline
-from adadepth.report.budgets import has_targets, select_drawn_quality
+from adadepth.report.budgets import has_targets, select_compute, select_drawn_quality
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
 from adadepth.runs.commands import list_overridden_keys, program
 from adadepth.runs.directory import run_of_checkpoint
@@ -229,7 +230,9 @@ def _evaluate(session: Session, name: str, examples: Any, count: int, data: RunD
     report = evaluation.report()
     assert report is not None
     cost, depths = report.statistics["cost"], report.statistics["classes"]["all"]
-    return DepthQuality(evaluation.metrics()["score"], cost["adaptive_over_full"], depths["mean"])
+    with_predictions = compute_share_with_predictions(report.statistics)
+    share = cost["adaptive_over_full"] if with_predictions is None else with_predictions
+    return DepthQuality(evaluation.metrics()["score"], share, depths["mean"])
 
 
 # ---- results and sentences of a run
@@ -250,8 +253,9 @@ def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
                 return "score", sorted((1 / row["macs_ratio"], row["quality"]["score"]) for row in measured)
         budgets = files.of(BUDGETS)
         if has_targets(budgets) and (name := select_drawn_quality(budgets)) is not None:
-            rows = [row for row in budgets["rows"] if "adaptive_over_full" in row and name in row["metrics"]]
-            return name, sorted((row["adaptive_over_full"], row["metrics"][name]) for row in rows)
+            compute = select_compute(budgets["rows"])
+            rows = [row for row in budgets["rows"] if compute in row and name in row["metrics"]]
+            return name, sorted((row[compute], row["metrics"][name]) for row in rows)
     return None
 
 

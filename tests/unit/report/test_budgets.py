@@ -37,6 +37,21 @@ def test_the_loss_of_a_frozen_language_model_is_that_of_the_decided_depths() -> 
     assert select_drawn_quality(budgets) == "lm_loss"
 
 
+def test_the_compute_of_a_budget_has_its_predictions() -> None:
+    """Count 10 units of 80 of 100, with 2.5 predictions of 9 a unit: (8 + 22.5) / (10 + 9) of full depth."""
+    cost = {"adaptive_macs": 80.0, "adaptive_over_full": 0.8}
+    statistics = {**STATISTICS, "n": 10, "cost": cost, "predictions_per_unit": 2.5}
+    row = build_budget_row(LIKELIHOOD, statistics, None, None, "margin:0.5")
+    assert row["share_with_predictions"] == pytest.approx(30.5 / 19)
+    screen = format_budgets(build_budgets(row))
+    assert "compute as a share of full depth, with predictions" in screen
+    assert "1.605" in screen
+    headings = [column.heading for column in build_budget_table(build_budgets(row)).columns]
+    assert {"compute with predictions", "compute without predictions"} <= set(headings)
+    without = build_budget_row(LIKELIHOOD, STATISTICS, None, None)
+    assert "compute as a share of full depth, without predictions" in format_budgets(build_budgets(row, without))
+
+
 @pytest.mark.parametrize(("decided", "is_listed"), [(0.78, False), (0.585, True)])
 def test_a_task_loss_of_several_exits_is_no_metric_of_a_depth(decided: float, is_listed: bool) -> None:
     metrics = {"loss": 0.59, "task_loss": 0.585, "kl_loss": 0.005, "score": 0.7}
