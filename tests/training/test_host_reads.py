@@ -19,7 +19,7 @@ CASES = {
     "loop_hops": (2, 0),  # transformers' check of the mask; which tokens have a class
     "loop_tiny": (2, 0),
     "loop_tiny model.train_loops=drawn model.objective=last": (3, 0),
-    "loop_lengths": (3, 0),
+    "loop_lengths": (2, 0),
     "par_network": (3, 0),  # which positions have a target, and two tails
     "par_tiny search.stages=[search]": (3, 0),
     "adalayers_tiny features.cache=false": (2, 0),  # which layers are mixed, and transformers' check of the mask

@@ -232,11 +232,13 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
         A process gathers the parameters in every loop, so all processes must run the same number of loops.
         """
-        limits = torch.stack([-counts.min(), counts.max()])
+        fewest, most = counts.min(), counts.max()
         if isinstance(self, FSDPModule):
+            limits = torch.stack([-fewest, most])
             dist.all_reduce(limits, dist.ReduceOp.MAX)
-        fewest, most = limits.tolist()
-        return -fewest, most
+            fewest, most = -limits[0], limits[1]
+        at_least, at_most = torch.stack([fewest, most]).tolist()
+        return at_least, at_most
 
     def _reads_all_loops(self, run_all: bool | None, labels: Tensor | None, rule: ExitRule, loops: int) -> bool:
         """Return whether the head must predict after every loop, because the call or a loss requires it."""
