@@ -60,16 +60,10 @@ class Quantile(ExitRule):
 
 
 @dataclass(frozen=True)
-class Hazard(ExitRule):
-    """Exit at the first step whose halting probability lambda_n exceeds the threshold, whatever earlier ones were.
+class ProbabilityRule(ExitRule):
+    """Base class of the rules that exit at the first step whose estimated probability exceeds the threshold."""
 
-    Think-at-Hard (arXiv 2511.08577) reads its decider like this. `quantile` adds up the probabilities of all steps
-    instead, so that a row may exit where no single step is likely to be the last.
-    """
-
-    name = "hazard"
     counts_steps = False
-    needs = frozenset({HALTING_SIGNAL})
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
@@ -77,12 +71,24 @@ class Hazard(ExitRule):
 
     def with_level(self, level: float) -> ExitRule:
         """Return a copy of the exit rule whose threshold is the given level in (0, 1)."""
-        return Hazard(level)
+        return type(self)(level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which rows exit at this step because their halting probability is above the threshold, bool (A,)."""
+        """Return which rows exit at this step because their probability is above the threshold, boolean (A,)."""
         assert view.halting_logits is not None
         return view.halting_logits.sigmoid() > self.threshold, memory
+
+
+@dataclass(frozen=True)
+class Hazard(ProbabilityRule):
+    """Exit at the first step whose halting probability lambda_n exceeds the threshold, whatever earlier ones were.
+
+    Think-at-Hard (arXiv 2511.08577) reads its decider like this. `quantile` adds up the probabilities of all steps
+    instead, so that a row may exit where no single step is likely to be the last.
+    """
+
+    name = "hazard"
+    needs = frozenset({HALTING_SIGNAL})
 
 
 @dataclass(frozen=True)
@@ -132,28 +138,14 @@ class Expectation(ExitRule):
 
 
 @dataclass(frozen=True)
-class Correct(ExitRule):
+class Correct(ProbabilityRule):
     """Exit at the first step at which the estimated probability of a right answer exceeds the threshold.
 
     Tiny recursive models are trained with the threshold one half (Jolicoeur-Martineau 2025, arXiv 2510.04871: q > 0).
     """
 
     name = "correct"
-    counts_steps = False
     needs = frozenset({CORRECTNESS})
-    threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        self._check("threshold", 0.0, 1.0)
-
-    def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the exit rule whose threshold is the given level in (0, 1)."""
-        return Correct(level)
-
-    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which rows exit at this step because their estimated probability of being right is high enough."""
-        assert view.halting_logits is not None
-        return view.halting_logits.sigmoid() > self.threshold, memory
 
 
 def _compute_survival(view: StepView) -> Tensor:

@@ -115,7 +115,7 @@ class StepRecords:
 
     @property
     def unit(self) -> str:
-        """What an example is: `token` or `sequence`."""
+        """Unit of the examples: `token` or `sequence`."""
         return "token" if len(self) > 0 and int(self.index.max()) >= POSITIONS else "sequence"
 
     def select(self, rows: Tensor) -> StepRecords:

@@ -141,9 +141,10 @@ def format_budgets(budgets: Mapping[str, Any]) -> str:
     columns = [column for column in table.columns if column.key in screen_keys]
     # The header says whether the compute has predictions.
     columns = [replace(column, title="compute") if column.key == compute else column for column in columns]
-    is_without = compute == "adaptive_over_full" and has_separate_predictions(budgets["rows"])
-    remark = f", {WITHOUT_PREDICTIONS}" if is_without else ""
-    remark = ", with predictions" if compute == "share_with_predictions" else remark
+    if compute == "share_with_predictions":
+        remark = ", with predictions"
+    else:
+        remark = f", {WITHOUT_PREDICTIONS}" if has_separate_predictions(budgets["rows"]) else ""
     header = (
         f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}:\nfitted on "
         f"{budgets['fitted_on']:,} sequences of {budgets['set']}, measured on {budgets['measured_on']:,} others;\n"

@@ -33,9 +33,9 @@ def list_length_rows(files: RunFiles) -> list[dict[str, Any]]:
         for row in summary.get("lengths", ()):
             accuracy, loops = row["accuracy"], row["loops"]
             best = max(accuracy)
-            given = {"given_accuracy": accuracy[loops - 1]} if loops <= len(accuracy) else {}
-            more = {"best_accuracy": best, "best_loops": accuracy.index(best) + 1}
-            rows.setdefault(loops, {**row, **given, **more})
+            at_loops = {"given_accuracy": accuracy[loops - 1]} if loops <= len(accuracy) else {}
+            at_best = {"best_accuracy": best, "best_loops": accuracy.index(best) + 1}
+            rows.setdefault(loops, {**row, **at_loops, **at_best})
     return [rows[loops] for loops in sorted(rows)]
 
 

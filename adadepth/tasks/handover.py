@@ -221,8 +221,8 @@ def _draw_examples(config: ExperimentConfig, model: Any, path: str) -> list[Inpu
     data = load_labelled_data(dataset, choose_checkpoint_tokenizer(config, path), config.seed, **options)
     examples = next(iter(data.evaluation.values()))
     names = ("input_ids", "position_ids", "token_type_ids") if _reads_grids(model) else ("input_ids",)
-    chosen = [examples[number] for number in range(min(_INPUTS, len(examples)))]
-    return [{name: [int(number) for number in example[name]] for name in names} for example in chosen]
+    first = [examples[number] for number in range(min(_INPUTS, len(examples)))]
+    return [{name: [int(number) for number in example[name]] for name in names} for example in first]
 
 
 # ---- answers

@@ -93,7 +93,7 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
         case "gate":
             assert halting is not None
             posterior = halting_distribution(halting, "leftover")
-            expected = (posterior.pmf * losses).sum(dim=-1)
+            expected = expected_loss(losses, posterior.pmf)
             terms = {"task": LossTerm((expected * weights).sum(), count)}
             if config.entropy_weight:
                 entropy = -(posterior.entropy() * weights).sum()
@@ -101,7 +101,7 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
             return terms
         case "geometric":
             prior = geometric_prior(config.geometric_share, losses.shape[1], config.geometric_truncation, losses.device)
-            expected = (prior.pmf * losses).sum(dim=-1)
+            expected = expected_loss(losses, prior.pmf)
         case "mean":
             expected = losses.mean(dim=-1)
         case "last":
@@ -143,8 +143,7 @@ def ponder_losses(halting: Tensor, losses: Tensor, share: float, weight: float) 
     """
     posterior = halting_distribution(halting, "leftover")
     prior = geometric_prior(share, losses.shape[1], "leftover", losses.device)
-    expected = (posterior.pmf * losses).sum(dim=-1)
-    return expected + weight * halting_kl(posterior, prior, "posterior_prior")
+    return expected_loss(losses, posterior.pmf) + weight * halting_kl(posterior, prior, "posterior_prior")
 
 
 # ---- Numbers of loops in training
