@@ -1,4 +1,4 @@
-"""Enumerations of named options from `adadepth.halting`, repeated here so that settings need not import torch."""
+"""Enumerations of named options that several settings share, or that code with torch implements."""
 
 from enum import StrEnum
 
@@ -14,3 +14,5 @@ KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
 Prior = StrEnum("Prior", ["geometric", "uniform"])
 # Schedule of the temperature of supernet gates; `adadepth.models.par_xl.gates`.
 TauSchedule = StrEnum("TauSchedule", ["exponential", "linear", "cosine"])
+# State that a classifier of sequences reads: of the first token, or the mean over all real tokens.
+Pooling = StrEnum("Pooling", ["first", "mean"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,7 @@ from adadepth.models.loading import list_weight_names
 from adadepth.models.memory_check import check_size
 from adadepth.models.registry import families, family, join_alternatives
 from adadepth.models.validation import check_model
-from adadepth.runtime.hub_access import get_first_line
+from adadepth.runtime.hub_access import get_first_line, resolve_path
 
 register_auto_classes()
 
@@ -151,6 +152,8 @@ def _prefix_setting(key: str) -> Iterator[None]:
 def _build(
     model_class: Any, settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> PreTrainedModel:
+    if settings.pretrained is not None:
+        settings = dataclasses.replace(settings, pretrained=resolve_path("model.pretrained", settings.pretrained))
     source = None if settings.pretrained is None else read_config("model.pretrained", settings.pretrained)
     adopt = family(settings.name).adopts
     if source is not None and adopt is not None and source.model_type not in families():

@@ -80,7 +80,7 @@ HOMES = {
     **{("dataset", f"causal_{name}"): "loop_tiny" for name in ("python_docs", "text", "wikitext2")},
     ("dataset", "conversations"): "loop_tiny", ("trainer", "loop_tiny"): "loop_tiny",
     **{("model", name): "mor_tiny" for name in ("mor_mini", "mod_mini", "router_tuning")},
-    ("model", "early_exit_regression"): "exit_stsb",
+    ("model", "early_exit_minilm"): "exit_sst2", ("model", "early_exit_regression"): "exit_stsb",
     ("model", "early_exit_hops"): "exit_hops", ("model", "mor_hops"): "mor_hops",
     ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
     ("dataset", "lengths"): "loop_lengths",

@@ -28,6 +28,7 @@ from adadepth.models.albert_act.modeling import (
 )
 from adadepth.models.albert_act.readouts import TargetUnits, labelled_tokens, readout_term, refuse_readouts
 from adadepth.models.shared.albert.heads import PretrainingHeads
+from adadepth.models.shared.encoders import mean_of_tokens
 from adadepth.models.shared.losses import (
     CLASSES,
     IGNORED_LABEL,
@@ -43,15 +44,6 @@ from adadepth.models.shared.losses import (
 )
 
 Output = TypeVar("Output", bound=HaltingOutput)
-
-
-def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
-    """Return the mean state over the real tokens of each row, (B, H), or 0 if it has none.
-
-    The fine-tuning of Simoulin & Crabbé calls this `use_bos=False`, and includes padding in the mean.
-    """
-    real_states = states.masked_fill(~real.unsqueeze(-1), 0.0)  # states at padding may be NaN
-    return real_states.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def refuse_mean_pooling(config: AlbertActConfig) -> None:

@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 from adadepth.config import Attention, ExperimentConfig, Task, family_name
-from adadepth.config.choices import CapRemainder, StateRule
+from adadepth.config.choices import CapRemainder, Pooling, StateRule
+from adadepth.config.data import SequenceProblem
 from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
 from adadepth.config.kinds import get_problem
 from adadepth.errors import ConfigError
@@ -18,7 +19,6 @@ PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
 HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
 ExecutionMode = StrEnum("ExecutionMode", ["auto", "dense", "ragged"])
-Pooling = StrEnum("Pooling", ["first", "mean"])
 PositionInit = StrEnum("PositionInit", ["normal", "sinusoidal"])
 
 
@@ -129,9 +129,6 @@ def fix_updates(model: AlbertActSettings, depth: int) -> dict[str, Any]:
     return {"fixed_depth": depth, "num_hidden_layers": depth}
 
 
-_SEQUENCE_PROBLEMS = ("classification", "multi_label", "regression")
-
-
 def check_execution(config: ExperimentConfig) -> Iterator[str]:
     """Yield an error for each setting that ragged execution (which skips halted tokens) does not support."""
     model = config.model
@@ -175,7 +172,7 @@ def check_pooling(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, AlbertActSettings)
     if model.pooling is Pooling.first:
         return
-    if config.task is not Task.finetune or get_problem(config.dataset) not in _SEQUENCE_PROBLEMS:
+    if config.task is not Task.finetune or get_problem(config.dataset) not in list(SequenceProblem):
         yield f"model.pooling={model.pooling}: only used for classification of whole sequences"
     if model.readout_weight:
         yield (

@@ -24,7 +24,7 @@ from adadepth.models.depth.engine import fill_table, run_steps, runs_all
 from adadepth.models.depth.outputs import Choice, Steps, build_unit_fields, choose_states, requested_states
 from adadepth.models.early_exit.losses import combine_exits, divergences, exit_gate_losses, weigh_exits
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput, ExitStepper
-from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens
+from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens, mean_of_tokens
 from adadepth.models.shared.losses import (
     class_losses,
     combine_terms,
@@ -141,8 +141,10 @@ class EarlyExitForSequenceClassification(_Classifier):
         return partial(self._pick_tokens, real)
 
     def _pick_tokens(self, real: Tensor, states: Tensor, texts: Tensor) -> Tensor:
-        """Return the states of texts, (A, D), that a gate reads: the first token in encoders, the last in decoders."""
-        return _pick_last_tokens(states, real[texts]) if self._reads_last_token else states[:, 0]
+        """Return the states of texts, (A, D), that a gate reads: those that classify them."""
+        if self._reads_last_token:
+            return _pick_last_tokens(states, real[texts])
+        return mean_of_tokens(states, real[texts]) if self.config.pooling == "mean" else states[:, 0]
 
     @property
     def _reads_last_token(self) -> bool:
@@ -150,6 +152,8 @@ class EarlyExitForSequenceClassification(_Classifier):
 
     def predict(self, head: Any, states: Tensor, **options: Any) -> Tensor:
         """Return the logits (A, C) of a head for normed states, of last tokens (A, D) or whole texts (A, T, D)."""
+        if states.dim() == 3 and self.config.pooling == "mean":  # a text of one token
+            states = mean_of_tokens(states, options.pop("attention_mask").bool()).unsqueeze(1)
         logits: Tensor = head.score(states) if states.dim() == 2 else head(inputs_embeds=states, **options).logits
         return logits
 

@@ -31,6 +31,7 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
     embedding_size: int | None = None
     exit_layers: list[int] | None = None
     exit_heads: str = "shared"
+    pooling: str = "first"
     exit_rule: str | None = None
     exit_gate: bool = False
     halting_unit: str = "linear"

@@ -173,6 +173,10 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
     def __init__(self, config: EarlyExitConfig) -> None:
         super().__init__(config)
         self.build_network()
+        if config.pooling == "mean" and (
+            self.mapping is not MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING or self.is_causal
+        ):
+            raise ConfigError("pooling=mean: only classifiers of texts around an encoder read the mean of the tokens")
         self.exits = nn.ModuleList()
         if config.exit_heads != "shared":
             self.exits.extend(EarlyExit(config, self.head) for _ in config.exits[:-1])

@@ -16,6 +16,7 @@ from adadepth.models.early_exit.modeling import EarlyExitModel
 from adadepth.models.early_exit.settings import EarlyExitSettings
 from adadepth.models.folder import read_config
 from adadepth.models.shared.network_loading import build_adopted_config, list_chosen_fields, load_adopted_model
+from adadepth.runtime.hub_access import resolve_path
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest
 _COMPARED = 8  # tokens of the comparison
@@ -25,7 +26,7 @@ def add_exits(source: str, *, model_class: type[EarlyExitModel] = EarlyExitForCa
     """Build an early-exit model with the weights of a pretrained network of transformers, such as LayerSkip's.
 
     Args:
-        source: Folder or hub id of the network.
+        source: Folder, hub id or `package:NAME/FOLDER` of the network.
         model_class: Class of the result.
         **settings: Fields of `EarlyExitSettings`, e.g. `exit_layers`. By default there is an exit after every layer,
             with the final norm and head of the network.
@@ -34,7 +35,8 @@ def add_exits(source: str, *, model_class: type[EarlyExitModel] = EarlyExitForCa
         ConfigError: If a setting contradicts the network.
         CheckpointError: If weights of the network are missing, or its layers are not all that it computes.
     """
-    chosen, network = EarlyExitSettings(pretrained=source, **settings), read_config("model.pretrained", source)
+    path = resolve_path("model.pretrained", source)
+    chosen, network = EarlyExitSettings(pretrained=path, **settings), read_config("model.pretrained", path)
     answers = {name: value for name in ("id2label", "problem_type") if (value := getattr(network, name, None))}
     return build_from_base(model_class, chosen, network, None, answers)
 
@@ -75,8 +77,10 @@ def build_from_base(
         model.config.base_hash = hash_network(model.state_dict())
     model.reference_base(not save_base)
     model.copy_last_exit()
+    pooling, model.config.pooling = model.config.pooling, "first"  # which transformers' classifiers of encoders read
     with torch.no_grad():
         logits = model.eval()(ids, exit_rule=f"fixed:{model.max_updates}").logits
+    model.config.pooling = pooling
     worst = float((logits - expected).abs().max() / expected.abs().max())
     if not worst <= _TOLERANCE:
         raise CheckpointError(

@@ -6,8 +6,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from adadepth.config import ExperimentConfig, Mode, family_name
+from adadepth.config import ExperimentConfig, Mode, Task, family_name
+from adadepth.config.choices import Pooling
+from adadepth.config.data import SequenceProblem
 from adadepth.config.declaration import SHARE, at_least, between, setting
+from adadepth.config.kinds import get_problem
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.shared.halting_settings import find_loss_problems, find_unit_problems
 from adadepth.models.shared.network_settings import NetworkSettings, check_network
@@ -37,6 +40,12 @@ class EarlyExitSettings(NetworkSettings):
         "of its own, or also a feed-forward layer before both",
         shape=True,
         more="`shared`: LayerSkip (arXiv 2404.16710); `own`: DeeBERT; `norm`, `mlp`: EE-LLM (arXiv 2312.04916).",
+    )
+    pooling: Pooling = setting(
+        Pooling.first,
+        "state that a classifier of texts reads after a layer of an encoder: of the first token, or the mean of all",
+        shape=True,
+        more="The network's own head reads the mean in place of the first token.",
     )
     exit_rule: str | None = setting(
         None,
@@ -159,6 +168,10 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"
         if model.trains is TrainedPart.exits:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"
+    if model.pooling is not Pooling.first and (
+        config.task is not Task.finetune or get_problem(config.dataset) not in list(SequenceProblem)
+    ):
+        yield f"model.pooling={model.pooling}: only used for classification of whole sequences"
     if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
 

@@ -100,6 +100,15 @@ def find_real_tokens(mask: Any, shape: Sequence[int], device: torch.device) -> T
     return torch.ones(*shape, dtype=torch.bool, device=device)
 
 
+def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
+    """Return the mean state over the real tokens of each row, (B, H), or 0 if it has none.
+
+    The fine-tuning of Simoulin & Crabbé calls this `use_bos=False`, and includes padding in the mean.
+    """
+    real_states = states.masked_fill(~real.unsqueeze(-1), 0.0)  # states at padding may be NaN
+    return real_states.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
+
+
 def find_last_tokens(real: Tensor) -> Tensor:
     """Return the index of the last real token of each row, int64 (B,), from the mask of real tokens, (B, T)."""
     return real.shape[1] - 1 - real.flip(1).long().argmax(dim=1)

@@ -27,6 +27,7 @@ from adadepth import (
     EarlyExitForTokenClassification,
     add_exits,
 )
+from adadepth.config.choices import Pooling
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.early_exit.settings import EarlyExitSettings
@@ -336,6 +337,35 @@ def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> No
     stored = copy.deepcopy(stock.base_model).state_dict()
     for name, weight in model.model.state_dict().items():
         assert torch.equal(weight, stored[name]), name
+
+
+@torch.no_grad()
+def test_exits_with_mean_pooling_classify_the_mean_of_the_real_tokens() -> None:
+    model = build_early_exit(TEXTS, "bert", num_labels=3, pooling="mean")
+    stock = get_stock(model)
+    states = stock.bert(PADDED, MASK, output_hidden_states=True).hidden_states[1:]
+    logits = model(PADDED, MASK, run_all_steps=True).step_logits
+    for layer, state in enumerate(states):
+        for text, length in enumerate(MASK.sum(dim=1).tolist()):
+            pooled = torch.tanh(stock.bert.pooler.dense(state[text, :length].mean(dim=0)))
+            check_close(logits[text, layer], stock.classifier(pooled))
+
+
+@torch.no_grad()
+def test_a_pretrained_encoder_gets_mean_pooling(tmp_path: Path) -> None:
+    save_stock("bert", tmp_path, TEXTS, num_labels=2)
+    settings = EarlyExitSettings(pretrained=str(tmp_path), exit_heads="own", pooling=Pooling.mean)
+    model: Any = build_classifier(settings, PIECES, {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}})
+    assert model.config.pooling == "mean"
+    model.save_pretrained(tmp_path / "saved")
+    loaded = TEXTS.from_pretrained(tmp_path / "saved")
+    check_close(loaded.eval()(PADDED, MASK).logits, model.eval()(PADDED, MASK).logits)
+
+
+@pytest.mark.parametrize(("head", "base"), [(TOKENS, "bert"), (TEXTS, "llama"), (LANGUAGE, "llama")])
+def test_mean_pooling_of_other_models_is_refused(head: Any, base: str) -> None:
+    with pytest.raises(ConfigError, match="pooling=mean: only classifiers of texts around an encoder"):
+        build_early_exit(head, base, pooling="mean")
 
 
 @pytest.mark.parametrize(("fields", "message"), [
