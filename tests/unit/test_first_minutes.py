@@ -19,7 +19,7 @@ EXTENDED = ("act_hops", "par_tiny")
 NAMES = (
     "act_tiny", "act_small", "act_base", "act_hops", "act_addition", "act_maze", "ponder_tiny", "ponder_hops",
     "ponder_parity", "adalayers_tiny", "par_tiny", "trm_tiny", "loop_tiny", "loop_hops", "loop_mano", "loop_trace",
-    "exit_hops", "exit_tiny",
+    "exit_hops", "exit_bigram", "exit_tiny",
 )  # fmt: skip
 
 
@@ -90,12 +90,28 @@ def test_finished_runs_are_not_repeated_and_fill_the_table(
     (row,) = [line for line in written.splitlines() if line.startswith("| `act_hops`")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:] == [
-        "yes, yes", "yes, in part", "3.1 of 8", "0.500 to 0.750 score",
-        "one fixed depth; shuffled depths",
+        "yes, yes", "yes, in part", "3.1 of 8", "0.500 to 0.750 score", script.UNKNOWN,
     ]  # fmt: skip
     assert row in capsys.readouterr().out
     assert written.startswith(f"before\n{script.BEGIN}\n\n| ")
     assert written.endswith(f"|\n\n{script.END}\nafter\n")
+
+
+def test_configurations_without_a_shown_gain_are_in_a_table_of_their_own(script: ModuleType) -> None:
+    row = {"minutes": [1.0] * 5, "adapts": ["yes"] * 5, "depth": [[3.0, "of 8"]], "quality": [[0.5, "score"]]}
+    row["compared"] = ["one fixed depth"]
+    rows = [{**row, "name": "act_hops", "worth": ["yes"] * 4 + ["in part"]}]
+    rows += [{**row, "name": "loop_mano", "worth": ["yes"] * 3 + ["not shown"] * 2}]
+    first, heading, second = script.format_tables(rows).split("\n\n")
+    assert "`act_hops`" in first
+    assert "`loop_mano`" not in first
+    assert heading == "**What does not work**"
+    assert "`loop_mano`" in second
+    assert script.REASONS["loop_mano"] in second
+
+
+def test_every_reason_is_that_of_a_configuration(script: ModuleType) -> None:
+    assert set(script.REASONS) <= set(script.CONFIGURATIONS)
 
 
 def test_results_on_the_page_stay_beside_those_of_other_runs(script: ModuleType, tmp_path: Path) -> None:
@@ -118,7 +134,7 @@ def test_the_quickest_commands_answer_both_questions(script: ModuleType, name: s
 def test_the_table_on_the_page_is_that_of_the_stored_results(script: ModuleType, tmp_path: Path) -> None:
     file = shutil.copy(ROOT / "docs" / "first_minutes.json", tmp_path)
     results = script.merge_results(Path(file), {})
-    table = script.format_table(script.summarise(results))
+    table = script.format_tables(list(script.summarise(results)))
     assert table in (ROOT / "docs" / "first_minutes.md").read_text(encoding="utf-8")
 
 
