@@ -2,7 +2,7 @@
 
 The value of a rule is its gain over exits that ignore the examples. Two such controls are the same exit steps permuted
 at random, and two fixed depths mixed at random to the same compute. The oracles use the labels and bound the gain of
-any rule.
+any rule; `adadepth.metrics.expected_exits` estimates how much of it predictions reveal.
 
 Shape legend: M examples, N steps, C classes, L cells.
 """
@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from adadepth.config.kinds import Problem
+from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import (
+    LOGITS,
     Acceleration,
     Confidence,
     Correct,
@@ -42,6 +44,7 @@ from adadepth.halting.exit_rules import (
 from adadepth.metrics.adaptation import spearman
 from adadepth.metrics.exit_gains import estimate_fixed_gain, estimate_permuted_gain
 from adadepth.metrics.exit_pareto import CONTROL, ORACLE, SETTLED, mark_pareto
+from adadepth.metrics.expected_exits import EXPECTED, find_expected_exits
 from adadepth.metrics.scoring import compute_quality, is_right
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import StepScores, find_first_stable_step, find_least_loss_exits, find_near_last_exits
@@ -123,6 +126,7 @@ def study(
     metrics: Sequence[str],
     macs: Macs,
     seed: int = 0,
+    expected: bool = False,
 ) -> dict[str, Any]:
     """Evaluate exit rules, their controls and the oracles on predictions recorded after every step.
 
@@ -137,6 +141,10 @@ def study(
         macs: Function that returns the multiply-accumulates of recorded examples without padding; see `Macs`.
         seed: Seed of sampled exits, permutations and mixtures. Each is repeated `DRAWS` times and reported as mean and
             sample standard deviation.
+        expected: Whether to add exits by the expected gain of further steps; see `adadepth.metrics.expected_exits`.
+
+    Raises:
+        ConfigError: If exits by the expected gain cannot be computed.
 
     Returns:
         `n`, `unit`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, `overthinking`, `groups` of difficulty, and
@@ -158,7 +166,7 @@ def study(
             "seed": seed,
             "overthinking": evaluator.compare_last_step(),
             "groups": {name: int(mask.sum()) for name, mask in evaluator.groups.items()},
-            "rows": [evaluator.evaluate(rule) for rule in rules] + controls + evaluator.evaluate_oracles(),
+            "rows": [evaluator.evaluate(rule) for rule in rules] + controls + evaluator.evaluate_oracles(expected),
         }
     )
 
@@ -238,12 +246,26 @@ class _ReplayEvaluator:
         }
         return {name: gain for name, gain in gains.items() if gain is not None}
 
-    def evaluate_oracles(self) -> list[dict[str, Any]]:
-        """Return quality and compute of both oracles; a regression has only the first one."""
-        oracles = {ORACLE: self.first} | ({} if self.right is None else {SETTLED: self.settled})
+    def evaluate_oracles(self, expected: bool) -> list[dict[str, Any]]:
+        """Return quality and compute of both oracles; a regression has only the first one.
+
+        Args:
+            expected: Whether to add exits by the expected gain, whose compute includes the predictions that they read.
+
+        Raises:
+            ConfigError: See `find_expected_exits`.
+        """
+        oracles = {ORACLE: (self.first, frozenset[str]())}
+        if self.right is not None:
+            oracles[SETTLED] = self.settled, frozenset()
+        if expected:
+            if self.scores.by_step is None:
+                raise ConfigError(f"exit_rules=[{EXPECTED}]: not used with values, which are neither right nor wrong")
+            exits = find_expected_exits(self.records, self.scores.by_step)
+            oracles |= {f"{EXPECTED}:{share:g}": (steps, frozenset({LOGITS})) for share, steps in exits.items()}
         return [
-            self._build_row(name, "ceiling", [steps], self._score([steps]), ()) | self._compare_to_oracle(steps)
-            for name, steps in oracles.items()
+            self._build_row(name, "ceiling", [steps], self._score([steps]), reads) | self._compare_to_oracle(steps)
+            for name, (steps, reads) in oracles.items()
         ]
 
     def compare_last_step(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from adadepth.halting.exit_rules import HALTING_SIGNAL, ExitRule, check_rule, pa
 from adadepth.metrics.exit_rule_fitting import fit_rules, try_fit
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
+from adadepth.metrics.expected_exits import EXPECTED
 from adadepth.metrics.halves import select_first_half
 from adadepth.metrics.saved_compute import summarise_saved_compute
 from adadepth.metrics.step_records import StepRecords, get_sequence_numbers
@@ -45,7 +46,8 @@ WARM_UP = 1
 def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) -> list[ExitRule]:
     """Parse the setting `exit_rules`. `all` means every exit rule that the model supports, with a few parameters each.
 
-    If there are any, the model's own exit rule and its full depth join them.
+    If there are any, the model's own exit rule and its full depth join them. `oracle:expected` is no rule that can be
+    run, and is left out.
 
     Args:
         texts: Setting `exit_rules`.
@@ -64,8 +66,8 @@ def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) 
     for text in texts:
         standard = list_standard_rules(signals, settings.num_labels, model.max_updates) if text == "all" else ()
         names += [name for name in standard if may_fit or not parse_rule(name).needs_fit]
-        names += [] if text == "all" else [text]
-    if not names:
+        names += [] if text in ("all", EXPECTED) else [text]
+    if not texts:
         return []
     own_rule = getattr(settings, "exit_rule", None)  # the one that the verdict is about
     full = f"fixed:{model.max_updates}"  # the reference of every comparison
@@ -227,7 +229,8 @@ def _study_set(
     by_token = data.problem == "tagging"
     cost, measured = ExitCost(model, by_token), select_unit_metrics(data)
     sequences = get_sequence_numbers(records.index) if by_token else records.index
-    result, rules, scored = _fit_and_study(rules, records, sequences, cost, measured)
+    expected = EXPECTED in session.config.exit_rules
+    result, rules, scored = _fit_and_study(rules, records, sequences, cost, measured, expected)
     result["has_budget_halves"] = _has_budget_halves(dataset, sequences)
     if by_token:  # halted tokens change the states of others, so a replay is not exact
         runs = _run_rules(rules, dataset, session)
@@ -255,14 +258,20 @@ def _study_text(
     cost = ExitCost(model, by_token=True)
     measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
     sequences = get_sequence_numbers(records.index)
-    result, rules, _ = _fit_and_study(rules, records, sequences, cost, measured)
+    expected = EXPECTED in session.config.exit_rules
+    result, rules, _ = _fit_and_study(rules, records, sequences, cost, measured, expected)
     result["drawn_of"] = total
     result["has_budget_halves"] = len(records) == total and _has_budget_halves(texts, sequences)
     return result, rules
 
 
 def _fit_and_study(
-    rules: Sequence[ExitRule], records: StepRecords, sequences: Tensor, cost: ExitCost, measured: Mapping[str, Any]
+    rules: Sequence[ExitRule],
+    records: StepRecords,
+    sequences: Tensor,
+    cost: ExitCost,
+    measured: Mapping[str, Any],
+    expected: bool,
 ) -> tuple[dict[str, Any], list[ExitRule], Tensor]:
     """Fit exit rules that need it, and compare all rules on the examples to which none was fitted.
 
@@ -271,7 +280,7 @@ def _fit_and_study(
     """
     fitted, scored = fit_rules(rules, records, sequences, measured["problem"])
     compared = records if scored.all() else records.select(scored)
-    result = study(compared, fitted, macs=cost.macs, **measured)
+    result = study(compared, fitted, macs=cost.macs, expected=expected, **measured)
     if compared is not records:
         result["fitted_on"] = len(records) - len(compared)
     result["advice"] = advise(records, sequences, fitted, macs=cost.macs, **measured)

@@ -33,7 +33,7 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     assert {"eval/lm_loss_step_1", "eval/lm_loss_step_2"} <= set(read_json(trained / "run.json")["final_metrics"])
     assert read_logged(trained, "train/distillation_loss")
     assert AutoModelForCausalLM.from_pretrained(trained / "model").config.exits == [1, 3]
-    rules = "exit_rules=[fixed:1,margin:0.001]"
+    rules = "exit_rules=[fixed:1,margin:0.001,oracle:expected]"
     run = execute_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", rules)  # its own exits
     # With its predictions, the run at full depth has the compute of an exit rule at full depth.
     full = read_json(run / "exit_rules.json")["sets"]["held_out"]["readings"]["fixed"][-1]
@@ -43,6 +43,7 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     rows = {row["rule"]: row for row in read_json(run / "exit_rules.json")["sets"]["held_out"]["rows"]}
     assert rows["fixed:2"]["mean_updates"] == 2
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
+    assert rows["oracle:expected:0.5"]["kind"] == "ceiling"
 
 
 def test_masked_words_are_compared_with_a_fixed_depth(tmp_path: Path) -> None:

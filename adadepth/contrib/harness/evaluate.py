@@ -24,6 +24,7 @@ from adadepth.data.run_data import RunData
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import CheckpointError, ConfigError, DataError, format_error, nearest
 from adadepth.halting.exit_rules import ExitRule
+from adadepth.metrics.expected_exits import EXPECTED
 from adadepth.models.build import load_language_model
 from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
@@ -193,6 +194,8 @@ def choose_rules(texts: Sequence[str], model: Any) -> list[ExitRule | None]:
         ConfigError: If a rule does not exist or is not supported by the model.
     """
     full = f"fixed:{model.max_updates}"
+    if EXPECTED in texts:
+        raise ConfigError(f"exit_rules={list(texts)}: {EXPECTED} is no rule that runs; it needs mode=evaluate")
     if not model.exit_signals:
         parse_exit_rules(texts, model)  # refuses any
         return [None]
