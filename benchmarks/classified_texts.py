@@ -295,8 +295,9 @@ def compare(results: dict[str, list[Recorded]]) -> None:
 
 def draw_figure(results: dict[str, list[Recorded]], method: str, rule: str, file: Path) -> None:
     """Draw accuracy against compute with 95 % intervals over seeds: an exit rule, fixed exits and cut encoders."""
-    from matplotlib import pyplot
+    from matplotlib import pyplot, rcParams
 
+    rcParams["svg.fonttype"] = "none"
     whole, count = get_compute(results[f"{LAYERS} alone"]), len(results[method])
     curves = [measure_points(seed, rule) for seed in results[method]]
     grid = np.linspace(max(costs[0] for costs, _ in curves), min(costs[-1] for costs, _ in curves), 100)
@@ -318,7 +319,7 @@ def draw_figure(results: dict[str, list[Recorded]], method: str, rule: str, file
     axes.set_xlabel("compute with predictions, share of six layers")
     axes.set_ylabel("accuracy")
     axes.legend(loc="lower right", fontsize=8)
-    figure.savefig(file)
+    figure.savefig(file, metadata={"Date": None})  # the same file for the same results
 
 
 @torch.no_grad()
