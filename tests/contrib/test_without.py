@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = (
     "tests/unit/config", "tests/unit/halting", "tests/unit/budget", "tests/configs/test_schema.py",
-    "tests/configs/test_mistakes.py", "tests/configs/test_inheritance.py", "tests/cli/test_entry.py",
+    "tests/configs/test_mistakes.py", "tests/unit/runs/test_inheritance.py", "tests/cli/test_entry.py",
 )  # fmt: skip
 TINY = ("--config-name", "act_tiny", "debug=default", "trainer.use_cpu=true", "baseline=none")
 

@@ -175,21 +175,6 @@ def test_any_columns_are_read_or_refused_with_their_line(folder: Path, lines: li
     assert len({len([field for field in row if field]) for rows in expected for row in rows}) <= 1
 
 
-@pytest.mark.parametrize(("lines", "says"), [
-    (["a\tO", "b O"], "line 2 is a word without a tag: b O"),
-    (["a O", "b\tO"], "line 2 is a word without a tag: b\tO"),
-    (["a X O", "New York B-LOC O"], "line 2 has 4 fields, line 1 has 3 with blanks between them"),
-    (["a\tO", "\tO"], "line 2 has an empty field; a word and its tag need at least one character"),
-    (["a\tX\tO", "b\tO\t"], "line 2 has 2 fields, line 1 has 3 with tabs between them"),
-    (["a X O", "b X\tY O"], "line 2 has 3 fields, line 1 has 3 with blanks between them"),
-])  # fmt: skip
-def test_inconsistent_columns_are_refused(lines: list[str], says: str, tmp_path: Path) -> None:
-    file, _ = write_lines(tmp_path, "odd.conll", lines, "\n", False)
-    with pytest.raises(DataError) as caught:
-        read_column(file, "tokens")
-    assert str(caught.value) == f"dataset.path={file}, {says}"
-
-
 # ---- CoNLL-U
 
 

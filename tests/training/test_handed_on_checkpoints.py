@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -115,36 +114,6 @@ def test_wrong_types_in_process_counts_are_refused(checkpoint: Path, change: Cal
     with pytest.raises(CheckpointError, match=r"progress_0\.json: is damaged: \S+ ") as caught:
         resume_training(checkpoint)
     assert "\n" not in str(caught.value)
-
-
-STATES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda s: s.update(global_step=1_000_000), "global_step=1000000, its name 2"),
-    (lambda s: s.update(global_step="2"), 'global_step must be a whole number, not "2"'),
-    (lambda s: s.update(global_step=-1), "global_step must be at least 0, not -1"),
-    (lambda s: s.update(max_steps=1), "global_step=2, beyond max_steps=1"),
-    (lambda s: s.pop("max_steps"), "lacks max_steps"),
-    (lambda s: s.update(epoch=[1]), "epoch must be a number or null"),
-    (lambda s: s.update(log_history={}), "log_history must be a list, not a mapping"),
-    (lambda s: s.update(log_history=[1]), "log_history.0 must be a mapping, not 1"),
-    (lambda s: s.update(best_model_checkpoint=7), "best_model_checkpoint must be a text or null, not 7"),
-    (lambda s: s.update(best_metric="x"), "best_metric must be a number or null"),
-    (lambda s: s.update(stateful_callbacks=[1]), "stateful_callbacks must be a mapping"),
-    (lambda s: s["stateful_callbacks"].update(TrainerControl=3), "stateful_callbacks.TrainerControl"),
-    (lambda s: s.update(num_train_epochs=math.pi), "num_train_epochs must be a whole number"),
-    (lambda s: s.update(unknown=3), "has unknown keys: unknown"),
-]
-
-
-@pytest.mark.parametrize(("change", "words"), STATES, ids=[words for _, words in STATES])
-def test_wrong_types_or_steps_in_the_trainer_state_are_refused(
-    checkpoint: Path, change: Callable[[dict[str, Any]], Any], words: str
-) -> None:
-    change_json(checkpoint / "trainer_state.json", change)
-    seal_checkpoint(checkpoint)
-    problem = find_checkpoint_error(checkpoint)
-    assert problem is not None
-    assert problem.startswith("its trainer_state.json ")
-    assert words in problem
 
 
 @pytest.mark.parametrize(

@@ -388,17 +388,8 @@ def test_lines_of_a_file_are_texts(tmp_path: Path) -> None:
     assert read_texts(f"@{tmp_path}/lines.txt") == ["a cat", ("stop", "that now")]
     (tmp_path / "marked.txt").write_bytes("\ufeffgood film\r\nthe film was good\u2028and bad\x85\x0c\n\xa0\n".encode())
     assert read_texts(f"@{tmp_path}/marked.txt") == ["good film", "the film was good\u2028and bad\x85\x0c", "\xa0"]
-    (tmp_path / "three.txt").write_text("a cat\n\none\ttwo\tthree\n")
-    with pytest.raises(DataError, match=r"three.txt, line 3 has 3 texts with tabs between them, not 2$"):
-        read_texts(f"@{tmp_path}/three.txt")
     assert read_texts("one") == ["one"]
     assert read_texts(["one", ["a", "b"]]) == ["one", ("a", "b")]
-    (tmp_path / "empty.txt").write_text("\n")
-    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
-    for name, message in (("none", "No such file"), ("empty", "holds no text"), ("binary", "not UTF-8 at byte 0")):
-        with pytest.raises(DataError, match=message) as caught:
-            read_texts(f"@{tmp_path}/{name}.txt")
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -256,29 +256,6 @@ def read_message(config: CorpusConfig) -> str:
     return str(caught.value)
 
 
-def test_errors_of_files_are_one_line(tmp_path: Path) -> None:
-    file, cache = write_corpus(tmp_path, name="story.txt"), tmp_path / "cache"
-    assert f"dataset.path={tmp_path / 'stroy.txt'}: no such file or folder (did you mean 'story.txt'?)" in read_message(
-        make_corpus_config(tmp_path / "stroy.txt", cache)
-    )
-    assert "no such file" in read_message(
-        make_corpus_config(file, cache, evaluation_path=str(tmp_path / "none" / "x.txt"))
-    )
-    (tmp_path / "empty.txt").touch()
-    assert read_message(make_corpus_config(tmp_path / "empty.txt", cache)).endswith("empty.txt: the file is empty")
-    (tmp_path / "blank.txt").write_text("\n \n")
-    assert "0 different document(s) found, but a held-out text needs at least 2" in read_message(
-        make_corpus_config(tmp_path / "blank.txt", cache)
-    )
-    (tmp_path / "one.txt").write_text("Only one document.")
-    assert "dataset.evaluation_path" in read_message(make_corpus_config(tmp_path / "one.txt", cache))
-    (tmp_path / "folder").mkdir()
-    assert "no non-empty file found (in a folder: .txt" in read_message(make_corpus_config(tmp_path / "folder", cache))
-    assert "no non-empty file found" in read_message(make_corpus_config(tmp_path / "*.nothing", cache))
-    assert "contain no text" in read_message(make_corpus_config(file, cache, evaluation_path=str(file)))
-    assert not list(cache.glob("train-*"))
-
-
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
 def test_a_missing_permission_is_named(tmp_path: Path) -> None:
     file = write_corpus(tmp_path)
@@ -296,22 +273,6 @@ def test_text_that_is_not_utf8_is_named_with_its_offset(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
     assert "rows.jsonl: not UTF-8 at byte 24 (0xff)" in read_message(make_corpus_config(rows, tmp_path))
-
-
-def test_errors_of_columns_and_broken_files_are_one_line(tmp_path: Path) -> None:
-    rows = write_jsonl(tmp_path / "rows.jsonl", [{"txt": text, "number": 1} for text in TEXTS])
-    assert read_message(make_corpus_config(rows, tmp_path)).endswith(
-        "rows.jsonl has the columns txt, number (did you mean 'txt'?)"
-    )  # fmt: skip
-    assert "holds int there, not text" in read_message(make_corpus_config(rows, tmp_path, text_column="number"))
-    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text":\n')
-    assert "bad.jsonl: not a readable json file" in read_message(make_corpus_config(tmp_path / "bad.jsonl", tmp_path))
-    (tmp_path / "bad.parquet").write_text("nothing of the kind")
-    assert "bad.parquet: not a readable parquet file" in read_message(
-        make_corpus_config(tmp_path / "bad.parquet", tmp_path)
-    )
-    (tmp_path / "bad.arrow").write_bytes((tmp_path / "bad.parquet").read_bytes())
-    assert "bad.arrow: not a readable arrow file" in read_message(make_corpus_config(tmp_path / "bad.arrow", tmp_path))
 
 
 def test_a_hub_name_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

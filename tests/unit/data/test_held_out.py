@@ -14,7 +14,6 @@ from adadepth.config import TokenizerConfig
 from adadepth.config.data import SequenceProblem
 from adadepth.data import load_labelled_data
 from adadepth.data.held_out import select_held_out
-from adadepth.errors import DataError
 
 from .labelled_support import load, make_labelled_config, make_pair_rows, write_splits
 
@@ -66,10 +65,3 @@ def test_regression_values_are_not_stratified(tmp_path: Path) -> None:
     data = load(make_labelled_config(path, tmp_path / "cache", held_out=0.2, evaluation_splits=["held_out"],
                        problem=SequenceProblem.regression, metrics=["mse"]))  # fmt: skip
     assert (len(data.train), len(data.evaluation["held_out"])) == (16, 4)
-
-
-def test_a_share_that_leaves_no_row_is_refused(tmp_path: Path) -> None:
-    path = write_splits(tmp_path / "in", train=make_pair_rows(4))
-    for share, split in ((0.1, "held_out"), (0.9, "train")):
-        with pytest.raises(DataError, match=rf"^dataset.name=pairs: the split {split} of .*train.jsonl has no rows$"):
-            load(make_labelled_config(path, tmp_path / "cache", held_out=share, evaluation_splits=["held_out"]))

@@ -10,7 +10,6 @@ import torch
 
 from adadepth.config import ChoiceConfig, Source, TokenizerConfig
 from adadepth.data import RunData, load_labelled_data
-from adadepth.errors import UserError
 
 from .labelled_support import write_table
 from .tokenizers_support import tokenizer
@@ -70,14 +69,3 @@ def test_one_context_column_and_other_labels_are_read(tmp_path: Path) -> None:
     words = tokenizer("bert")
     ids = batch["input_ids"][0, 1][batch["attention_mask"][0, 1] > 0]
     assert ids.tolist() == words("stop?", "lots")["input_ids"]
-
-
-@pytest.mark.parametrize(("change", "settings", "expected"), [
-    ({"label": 4}, {}, "dataset.label_column=label: .*, line 1 has the label 4; allowed are 0, 1, 2, 3"),
-    ({"ending1": 3}, {}, "dataset.ending_columns=ending1: .*, line 1 holds int, not text"),
-    ({}, {"ending_columns": ["ending0", "endng1"]}, "dataset.ending_columns=endng1: .*did you mean 'ending1'?"),
-])  # fmt: skip
-def test_wrong_settings_are_one_line_errors(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=expected) as raised:
-        load(tmp_path, [{**row, **change} for row in ROWS], **settings)
-    assert "\n" not in str(raised.value)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from adadepth.config.data import CellCount, MazePathConfig, Symmetries
+from adadepth.data.puzzles.dataset import PuzzleExamples, build_puzzle_data
 from adadepth.data.puzzles.folders import load_puzzle_table
-from adadepth.data.puzzles.generated import SYMBOLS, load_maze_path
+from adadepth.data.puzzles.generated import SYMBOLS, draw_paths, load_maze_path
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
     compute_square_keys,
@@ -176,3 +177,19 @@ def test_paths_through_mazes_are_the_only_shortest_ones() -> None:
             assert compute_path_lengths(blocked, 7).get(puzzle.index("G"), 99) > length, "there is no other one"
     held_out = compute_square_keys(data.evaluation["validation"].puzzles)
     assert not np.isin(compute_square_keys(data.train.puzzles), held_out).any()
+
+
+def test_mazes_without_a_path_are_refused() -> None:
+    dataset = MazePathConfig(name="maze_path", walls=0.99, size=5)
+    with pytest.raises(ConfigError, match=r"^dataset.walls=0.99: hardly a maze of dataset.size=5 has a path$"):
+        draw_paths(dataset, 4, 0, evaluation=False)
+
+
+def test_puzzles_without_a_question_are_refused() -> None:
+    cells = np.ones((3, 4), dtype=np.int8)
+    examples = PuzzleExamples(cells, cells, np.zeros(3, dtype=np.int64), {})
+    with pytest.raises(DataError, match="nothing can be learned"):
+        build_puzzle_data(MazePathConfig(name="maze_path"), examples, {}, "ab", {})
+    wide = PuzzleExamples(cells.reshape(1, 12), cells.reshape(1, 12), np.zeros(1, dtype=np.int64), {})
+    with pytest.raises(ConfigError, match=r"^dataset.sequence_length=8: a puzzle has 12 cells$"):
+        build_puzzle_data(MazePathConfig(name="maze_path", sequence_length=8), wide, {}, "ab", {})

@@ -17,7 +17,7 @@ from adadepth.data import RunData, load_labelled_data
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, cut_windows
 from adadepth.data.stores.questions import find_answer_tokens
 from adadepth.data.text.tokenizer import encode_with_spans, train_tokenizer, wrap_tokenizer
-from adadepth.errors import DataError, UserError
+from adadepth.errors import DataError
 from tests.marks_support import keep_one_quick
 
 from .labelled_support import write_table
@@ -198,37 +198,11 @@ def test_prepared_data_are_reused_for_all_windows(suffix: str, tmp_path: Path) -
     }  # fmt: skip
 
 
-def test_questions_with_equal_ids_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^dataset\.id_column=id: \S+train\.jsonl has 'q0' twice$"):
-        load(tmp_path, [ROWS[0], ROWS[1], ROWS[0]])
-
-
 def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
     data = load(tmp_path, max_train_examples=2, max_evaluation_examples=1)
     assert len(set(data.train.owners.tolist())) == 2
     assert len(data.train) > 2
     assert data.summary["evaluation"]["validation"]["examples"] == 1
-
-
-@pytest.mark.parametrize(("change", "settings", "expected"), [
-    ({"answers": {"text": ["dog"], "answer_start": [3]}}, {},
-     "dataset.answers_column=answers: .*, row 0 has the answer 'dog', but at character 3 of .* there is \"'t \""),
-    ({"answers": {"text": ["cat"], "answer_start": []}}, {}, "has 1 answers but 0 positions"),
-    ({"answers": {"text": [""], "answer_start": [0]}}, {}, "has the answer '' at 0; a text and the "
-                                                           "position of its first character"),
-    ({"answers": "cat"}, {}, r"holds str, not \{text: \[...\], answer_start: \[...\]\}"),
-    ({"answers": {"text": [], "answer_start": []}}, {"unanswerable": False},
-     "dataset.unanswerable=false: .*, row 0 has no answer; if questions may have no answer, set it to true"),
-    ({"question": 7}, {}, "dataset.question_column=question: .*, row 0 holds int, not text"),
-    ({}, {"context_column": "contxt"}, "dataset.context_column=contxt: .*did you mean 'context'?"),
-    ({}, {"stride": 18}, "dataset.stride=18: windows of dataset.sequence_length=32 hold 17 context tokens"),
-])  # fmt: skip
-def test_wrong_settings_are_one_line_errors(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:
-    write_table(tmp_path / "table" / "train.parquet", [{**entry, **change} for entry in ROWS[:2]])
-    write_table(tmp_path / "table" / "validation.parquet", ROWS[:1])
-    with pytest.raises((DataError, UserError), match=expected) as raised:
-        load(tmp_path, suffix="parquet", **settings)
-    assert "\n" not in str(raised.value)
 
 
 def test_a_tokenizer_with_shifted_offsets_is_a_one_line_error() -> None:

@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.config import Source, TaggingConfig, TokenizerConfig
-from adadepth.data import load_labelled_data
 from adadepth.data.labelled.splits import open_table
 from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.table import ROW_LOCATIONS, concatenate_tables
-from adadepth.errors import DataError
-from tests.unit.data.tokenizers_support import tokenizer
 
 CONLL = "# a comment\nEU\tB-ORG\nrejects\tO\n\n-DOCSTART-\tO\n\nLondon\tB-LOC\ncalls\tO\n"
 
@@ -46,14 +42,3 @@ def test_rows_of_several_files_are_numbered_in_their_own_file(tmp_path: Path) ->
     assert [str(location) for location, _ in read_json_rows("input", files[0])] == [
         f"input={files[0]}, row 0", f"input={files[0]}, row 1"
     ]  # fmt: skip
-
-
-def test_a_wrong_tag_is_named_by_the_line_of_its_word(tmp_path: Path) -> None:
-    tokenizer("bert").save_pretrained(tmp_path / "bert")
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.conll").write_text(CONLL, encoding="utf-8")
-    dataset = TaggingConfig(
-        name="tags", source=Source.local, path=str(tmp_path), cache_dir=str(tmp_path / "cache"), labels=["O", "B-ORG"]
-    )
-    with pytest.raises(DataError, match=rf"^dataset.tag_column=ner_tags: dataset.path={tmp_path}/train.conll, line 7 "):
-        load_labelled_data(dataset, TokenizerConfig(path=str(tmp_path / "bert")), 0, cls_tokens=0)

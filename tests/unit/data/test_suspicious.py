@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.run_data import RunData
 from adadepth.data.text import hub
-from adadepth.errors import DataError
-from tests.marks_support import keep_one_quick
-from tests.unit.data.support import make_corpus_config, make_tokenizer_config, write_corpus
+from tests.unit.data.support import make_corpus_config, make_tokenizer_config
 
 TEXTS = [f"The cat sees dog number {number}. It was a fine day in story {number}." for number in range(40)]
 
@@ -75,14 +70,6 @@ def test_a_class_that_may_mean_none_is_a_warning(tmp_path: Path, caplog: pytest.
     assert warning.startswith("dataset.label_column=label: -1 is read as a class;")
 
 
-def test_lists_in_the_place_of_texts_train_no_tokenizer(tmp_path: Path) -> None:
-    """Report lists as such, and not as documents without text."""
-    rows = [{"sentence": [text], "label": number % 2} for number, text in enumerate(TEXTS)]
-    write_splits(tmp_path, rows, rows)
-    with pytest.raises(DataError, match=r"^dataset.text_columns=sentence: \S+, line 1 holds list, not text$"):
-        load(tmp_path)
-
-
 @pytest.mark.parametrize("nothing", [None, " "])
 def test_missing_texts_of_a_table_are_counted(
     tmp_path: Path, nothing: str | None, caplog: pytest.LogCaptureFixture
@@ -132,38 +119,3 @@ def test_missing_texts_of_questions_are_counted(tmp_path: Path, caplog: pytest.L
     load_labelled_data(dataset, make_tokenizer_config(), 0)
     assert len(list_warnings(caplog)) == 2
     assert all("lacks 13 texts, which are read as empty texts" in message for message in list_warnings(caplog))
-
-
-def test_labels_that_are_bytes_are_refused(tmp_path: Path) -> None:
-    labels = [b"ab" if number % 2 else b"cd" for number in range(len(TEXTS))]
-    for split in ("train", "validation"):
-        pq.write_table(pa.table({"sentence": TEXTS, "label": labels}), tmp_path / f"{split}.parquet")
-    with pytest.raises(DataError, match="a name or a number is needed, not bytes such as b'cd'"):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    keep_one_quick(3, [
-        {"path": 7}, {"path": True}, {"path": {"a": "b"}}, {"path": [7, None]}, {"path": "x" * 5000},
-        {"path": "x/" * 2500}, {"path": "a\0b"}, {"evaluation_path": 7}, {"cache_dir": "x" * 5000},
-        {"cache_dir": "x/" * 2500}, {"cache_dir": "/proc/x"}, {"cache_dir": "/dev/null"},
-    ]),
-)  # fmt: skip
-def test_an_invalid_path_is_a_one_line_error(tmp_path: Path, changes: dict[str, Any]) -> None:
-    (key,) = changes
-    config = make_corpus_config(write_corpus(tmp_path), tmp_path / "cache")
-    setattr(config, key, changes[key])
-    with pytest.raises(DataError, match=f"^dataset.{key}=") as caught:
-        load_pretraining_data(config, make_tokenizer_config(), 0)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("length", [20, -9])
-def test_a_broken_archive_is_a_one_line_error(tmp_path: Path, length: int) -> None:
-    file = tmp_path / "a.jsonl.gz"
-    whole = gzip.compress("".join(f"{json.dumps({'text': text})}\n" for text in TEXTS).encode())
-    file.write_bytes(whole[:length])
-    with pytest.raises(DataError, match=f"^dataset.path={file}: not a readable json file"):
-        load_pretraining_data(make_corpus_config(file, tmp_path / "cache"), make_tokenizer_config(), 0)

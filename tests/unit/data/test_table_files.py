@@ -37,32 +37,7 @@ def write(folder: Path, name: str, text: str) -> Path:
     return file
 
 
-def read_message(file: Path) -> str:
-    with pytest.raises(DataError) as raised:
-        read(open_table(file))
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
 # --- quotes of CSV
-
-ROWS = "".join(f"neg,dull film {number}\n" for number in range(60))
-
-
-@pytest.mark.parametrize(("text", "line"), [
-    (f'label,text\npos,good\npos,"fine film\n{ROWS}', 3),
-    (f'label,text\npos,good\npos,"fine film\n{ROWS}pos,"great film\n{ROWS}', 3),
-    (f'label,text\npos,"a\nb"\npos,"fine" film\n{ROWS}', 4),
-    (f'label,text\n{ROWS}pos,"two\nlines","x\n', 63),
-    ('label,text\npos,"fine"  \n', 2),
-    ('label,text\npos,"He said \\"no\\" twice"\n', 2),
-    ('label,text\r\npos,"a\r\nb"\r\n"pos,x\r\n', 4),
-    ('label,text\rpos,"a\rb"\r"pos,x\r', 4),
-    ('label,"text\npos,a\n', 1),
-])  # fmt: skip
-def test_an_unclosed_quote_is_named_with_its_line(tmp_path: Path, text: str, line: int) -> None:
-    file = write(tmp_path, "train.csv", text)
-    assert read_message(file).startswith(f"dataset.path={file}, line {line}: the field '\"")
 
 
 @pytest.mark.parametrize("text", [
@@ -73,19 +48,6 @@ def test_csv_equals_the_table_of_pandas(tmp_path: Path, text: str) -> None:
     file = write(tmp_path, "train.csv", text)
     expected = pd.read_csv(file, dtype=str, keep_default_na=False)
     assert read(open_table(file)) == expected.to_dict(orient="list")
-
-
-@pytest.mark.parametrize(("name", "text", "message"), [
-    ("a.csv", "text,label\na,b\na,b,c\n", ", line 3 has 3 fields, its header 2"),
-    ("a.csv", 'text,label\n"a\nb",c\n\na\n', ", line 5 has 1 fields, its header 2"),
-    ("a.tsv", "text\tlabel\na\tb\tc\n", ", line 2 has 3 fields, its header 2"),
-    ("a.csv", "\ufefftext,text\na,b\n", ": its header has the column text 2 times"),
-    ("a.tsv", "text\tlabel\nx\ry\tz\n", ", line 2 has 1 fields, its header 2"),
-    ("a.csv", "text,label\n   \na,b\n", ", line 2 has 1 fields, its header 2"),
-])  # fmt: skip
-def test_a_row_that_differs_from_its_header_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
-    file = write(tmp_path, name, text)
-    assert read_message(file) == f"dataset.path={file}{message}"
 
 
 # --- JSON
@@ -108,22 +70,6 @@ def test_json_equals_the_parsed_lines(tmp_path: Path, kind: str) -> None:
         file.write_bytes(gzip.compress(text.encode()))
     names = ["text", "label", "date", "created_at", "more"]
     assert read(open_table(file)) == {name: [row.get(name) for row in OBJECTS] for name in names}
-
-
-@pytest.mark.parametrize(("text", "message"), [
-    ('{"text": "a"}\n{"text": "b"\n', r"line 2: Expecting ',' delimiter"),
-    ('{"text": "a"}\n["b"]\n', "line 2 is not an object"),
-    ('{"text": "a"}\n{"text": "\\ud800"}\n', "line 2 contains an unpaired surrogate"),
-    ('[{"text": "a"}, 3]', "row 1 is not an object"),
-    ('[{"text": "a"},\n{"text" 3}]', "line 2: Expecting ':' delimiter"),
-    ('{\n "text": ["a"]\n}', "one object per line, or one list of objects, is needed"),
-    ("[" * 100_000, "nested too deeply"),
-])  # fmt: skip
-def test_an_invalid_row_of_json_is_named(tmp_path: Path, text: str, message: str) -> None:
-    file = write(tmp_path, "a.jsonl", text)
-    line = read_message(file)
-    assert line.startswith(f"dataset.path={file}: not a readable json file (")
-    assert message in line
 
 
 def test_texts_of_a_corpus_equal_those_of_the_table(tmp_path: Path) -> None:
@@ -215,24 +161,6 @@ def load(folder: Path, **changes: Any) -> Any:
         name="t", source=Source.local, path=str(folder), cache_dir=str(folder / "cache"), sequence_length=16, **changes
     )
     return load_labelled_data(config, TokenizerConfig(vocab_size=40), 0)
-
-
-@pytest.mark.parametrize(("columns", "changes", "message"), [
-    (["text", "review", "label"], {}, "text_columns=sentence: FILE has the columns text, review, label; name the one"),
-    (["a", "b", "label"], {}, "text_columns=sentence: FILE has the columns a, b, label; name the one or two"),
-    (["text", "class", "target"], {}, "label_column=label: FILE has the columns text, class, target; name the label"),
-    (["text", "label"], {"text_columns": ["sentence"]}, "text_columns=sentence: FILE has the columns text, label"),
-    (["text", "class"], {"label_column": "label"}, "label_column=label: FILE has the columns text, class"),
-    (["premise", "question1", "question2", "hypothesis", "label"], {}, "text_columns=sentence: FILE has"),
-])  # fmt: skip
-def test_ambiguous_or_configured_columns_are_not_replaced(
-    tmp_path: Path, columns: list[str], changes: dict[str, Any], message: str
-) -> None:
-    for split in ("train", "validation"):
-        write(tmp_path, f"{split}.csv", ",".join(columns) + "\n" + ",".join("a" for _ in columns) + "\n")
-    with pytest.raises(DataError) as raised:
-        load(tmp_path, **changes)
-    assert f"dataset.{message}".replace("FILE", f"dataset.path={tmp_path}/train.csv") in str(raised.value)
 
 
 def test_two_candidate_pairs_are_ambiguous() -> None:
