@@ -12,6 +12,8 @@ UNIT_COST_TITLES = {
     "cost/macs_per_sequence": "MACs per sequence",
     TIME: "ms per token",
 }
+# The same with predictions at exits, by the name without them.
+UNIT_MACS_WITH_PREDICTIONS = {name: f"{name}_with_predictions" for name in UNIT_MACS}
 WITHOUT_PREDICTIONS = "without predictions"  # what `cost/adaptive_macs` and its ratios leave out
 _SCALES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
@@ -52,6 +54,23 @@ def compute_share_with_predictions(summary: Mapping[str, Any]) -> float | None:
         return None
     with_predictions: float = (macs / n + often * prediction) / (macs / share / n + prediction)
     return with_predictions
+
+
+def compute_prediction_factor(summary: Mapping[str, Any]) -> float | None:
+    """Return the compute of the decided depths with predictions over that without them, or None if it is unknown.
+
+    An exit rule that reads predictions needs one after every update, and other models need one. The factor is 1 for
+    models whose units are neither tokens nor sequences, because their compute includes predictions.
+
+    Args:
+        summary: Content of halting.json, which may lack anything.
+    """
+    if summary.get("unit") not in ("token", "sequence"):
+        return 1.0
+    macs = (summary.get("cost") or {}).get("adaptive_macs")
+    if not macs or not {"n", "prediction_macs", "predictions_per_unit"} <= summary.keys():
+        return None
+    return 1.0 + float(summary["n"] * summary["predictions_per_unit"] * summary["prediction_macs"] / macs)
 
 
 def has_separate_predictions(summaries: Iterable[Mapping[str, Any]]) -> bool:

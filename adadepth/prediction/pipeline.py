@@ -162,7 +162,7 @@ class Pipeline:
     @refuse_panics("tokenizer")
     def predict_example(
         self, example: Mapping[str, Any], batch: Mapping[str, Tensor], *, every_step: bool = True
-    ) -> tuple[Prediction, float]:
+    ) -> tuple[Prediction, PredictionCompute]:
         """Predict one example of a labelled data set, optionally with the prediction after every step.
 
         Args:
@@ -171,12 +171,12 @@ class Pipeline:
             every_step: Whether to include the prediction after every step.
 
         Returns:
-            The prediction, and the compute of its depths as a share of full-depth compute.
+            The prediction and its compute.
         """
         text = EncodedText(dict(example), [None] * len(example["input_ids"]), is_cut=False)
         self.model.eval()
         (prediction,), compute = self._run_model([text], batch, torch.Generator().manual_seed(0), every_step)
-        return prediction, compute.share
+        return prediction, compute
 
     @refuse_panics("tokenizer")
     def predict_text_steps(self, text: Text) -> dict[int, list[str]]:

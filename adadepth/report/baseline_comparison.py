@@ -33,6 +33,7 @@ from adadepth.report.quality_pairs import (
 from adadepth.report.resources import EQUAL_COMPUTE, SIZE_FIELDS, TITLES, average_sizes, compute_ratio
 from adadepth.report.run_files import (
     ARCHITECTURES,
+    BUDGETS,
     EXIT_RULES,
     EXITS,
     MATCHED_BASELINE,
@@ -194,14 +195,16 @@ def compare_with_baselines(files: RunFiles) -> Finding:
     steps = list(_compare_steps(files))
     rules = _compare_rules(files, {pair.key for pair in steps})
     readings = {pair.key: pair for pair in (*_compare_matched(files), *steps, *rules, *steps)}
+    one_depth = _find_one_depth(files)
     pairs = [
         *_compare_without_depth(files),
         *_compare_rivals(files),
         *readings.values(),
         *_compare_networks(files),
+        *(replace(pair, is_deciding=one_depth is not None) for pair in _compare_targets(files)),
     ]
     pairs = correct_pairs(pairs)
-    if (one_depth := _find_one_depth(files)) is not None:
+    if one_depth is not None:
         return _judge_one_depth(files, one_depth, pairs)
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
     if remark := _compare_in_words(pairs):
@@ -396,11 +399,15 @@ def _find_one_depth(files: RunFiles) -> _OneDepth | None:
 
 
 def _judge_one_depth(files: RunFiles, one_depth: _OneDepth, pairs: Sequence[QualityPair]) -> Finding:
-    """Return the verdict's answer for a model whose tokens or sequences all get the same depth."""
+    """Return the verdict's answer for a model whose tokens or sequences all get the same depth.
+
+    Without a comparison, it is not known. Exits at target depths decide as those of an adaptive model do.
+    """
     model_rule = "" if one_depth.rule is None else f" with exit rule {_format_rule(one_depth.rule)}"
     stops = f"every {get_run_unit(files)} stops{model_rule} at update {one_depth.depth:g}"
     first = f"Nothing was compared: {stops}, so a fixed depth gives the same network."
     brief = f"nothing was compared, because {stops}"
+    answer: Answer = "unknown"
     if deciding := sorted(_select_deciding(pairs), key=_rank):
         first, brief = f"Depth does not vary: {stops}, as in a network of fixed depth.", stops
         for rule in dict.fromkeys(pair.rule for pair in deciding):
@@ -409,8 +416,10 @@ def _judge_one_depth(files: RunFiles, one_depth: _OneDepth, pairs: Sequence[Qual
             results = " and ".join(dict.fromkeys(phrases))  # of several sets
             first += f" The model is {results}." if rule is None else f" With exit rule {rule}, it is {results}."
             brief += f"; {results}" if rule is None else f"; with exit rule {rule}, {results}"
+        brief += f"; {deciding[0].brief}"
+        answer = _decide_answer(pairs) if files.of(BUDGETS).get("exits") else "no"
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
-    return Finding("no", [first, *sentences], _get_gains(pairs), brief, pairs)
+    return Finding(answer, [first, *sentences], _get_gains(pairs), brief, pairs)
 
 
 class FittedRule(NamedTuple):
@@ -765,6 +774,27 @@ def _compare_own_rule(
         )  # fmt: skip
     if "permuted" in gains:
         yield build_gain_pair(files, f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
+
+
+def _compare_targets(files: RunFiles) -> Iterator[QualityPair]:
+    """Yield comparisons of exits at target depths with the best fixed step of at most their compute, and shuffled."""
+    budgets = files.of(BUDGETS)
+    rows = budgets.get("exits", {}).get("rows", [])
+    studied = {tuple(normalise_rule(row["rule"])): row for row in rows if row.get("gains")}
+    targets = [row for row in budgets.get("rows", []) if row["target"] is not None] if studied else []
+    for target in targets:
+        if (row := studied.get(tuple(normalise_rule(target["rule"])))) is None:
+            continue
+        at_target, rule = f"at target {target['target']:g}", _format_rule(target["rule"])
+        for pair in _compare_own_rule(files, budgets["set"], row, rows):
+            yield replace(
+                pair,
+                key=f"{pair.key}/target_{target['target']:g}",
+                against=f"{pair.against}, {at_target}",
+                brief_against=f"{pair.brief_against or pair.against} {at_target}",
+                remark=f"exit rule {rule}, {row['mean_updates']:.2f} updates; {pair.remark}",
+                rule=rule,
+            )
 
 
 def _compare_with_fixed_macs(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> float | None:

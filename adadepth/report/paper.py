@@ -23,6 +23,7 @@ from adadepth.metrics.task_metrics import get_metric_key
 from adadepth.metrics.unit_costs import (
     TIME,
     UNIT_COST_TITLES,
+    UNIT_MACS_WITH_PREDICTIONS,
     WITHOUT_PREDICTIONS,
     choose_scale,
     format_count,
@@ -321,17 +322,26 @@ class _Quantity:
 def _list_costs(tables: Sequence[MethodTable]) -> list[_Quantity]:
     """Return the columns of depth and compute that any method has, in readable units.
 
+    Compute has the predictions at exits if it is known with them for all methods.
+
     Times of separate runs are measured at different moments and loads of a machine, so they are no column.
     """
     groups = [group for table in tables for group in table.groups]
     macs = choose_unit_macs(groups)
     quantities = [_Quantity(DEPTH, "Depth", 1.0, 2)]
     if macs is not None:
-        values = _list_means(groups, macs)
+        name, title = UNIT_MACS_WITH_PREDICTIONS[macs], UNIT_COST_TITLES[macs]
+        if not all(group.figure(name) for group in groups) or not _separates_predictions(tables):
+            name = macs
+        values = _list_means(groups, name)
         letter, scale = choose_scale(max(values))
-        heading = UNIT_COST_TITLES[macs] + (f" ({letter})" if letter else "")
-        quantities.append(_Quantity(macs, heading, 1 / scale, _choose_digits(min(values) / scale)))
+        heading = title + (f" ({letter})" if letter else "")
+        quantities.append(_Quantity(name, heading, 1 / scale, _choose_digits(min(values) / scale)))
     return [quantity for quantity in quantities if any(group.figure(quantity.name) for group in groups)]
+
+
+def _separates_predictions(tables: Sequence[MethodTable]) -> bool:
+    return has_separate_predictions(run.halting for table in tables for group in table.groups for run in group.runs)
 
 
 def _list_means(groups: Sequence[Group], name: str) -> list[float]:
@@ -351,6 +361,7 @@ def build_csv_table(tables: Sequence[MethodTable]) -> Table:
     A column beside the times says what they measure.
     """
     names = [quantity.name for quantity in _list_costs(tables)]
+    names += [key for key, name in UNIT_MACS_WITH_PREDICTIONS.items() if name in names]
     has_times = bool(_list_means([group for table in tables for group in table.groups], TIME))
     names += [TIME] * has_times
     spreads = [f"{name}/{part}" for name in ("score", *names) for part in ("mean", "std", "n")]
@@ -458,10 +469,13 @@ def _write_caption(tables: Sequence[MethodTable]) -> str:
         families = {run.config.get("model", {}).get("name") for run in runs}
         sizes = ", which differ in size between models" if len(families) > 1 else ""
         sentences.append(f"Depth: mean number of updates{sizes}.")
-    if macs := costs.intersection(UNIT_COST_TITLES):
-        unit = next(iter(macs)).rpartition("_")[2]
-        left_out = "padding or predictions" if has_separate_predictions(run.halting for run in runs) else "padding"
-        sentences.append(f"MACs: multiply-accumulates of a {unit} at the decided depths, without {left_out}.")
+    for name, with_predictions in UNIT_MACS_WITH_PREDICTIONS.items():
+        macs = f"MACs: multiply-accumulates of a {name.rpartition('_')[2]} at the decided depths, without padding"
+        if with_predictions in costs:
+            counted = "one after every update if the exit rule reads predictions, and otherwise one"
+            sentences.append(f"{macs}, with predictions: {counted}.")
+        elif name in costs:
+            sentences.append(f"{macs}{' or predictions' * _separates_predictions(tables)}.")
     return " ".join(sentences)
 
 
@@ -496,14 +510,15 @@ def draw_tradeoff(tables: Sequence[MethodTable]) -> Figure | None:
 
     A line joins methods of one model, such as one network at several depths.
     """
-    costs = [cost for cost in _list_costs(tables) if cost.name in UNIT_COST_TITLES]
+    costs = [cost for cost in _list_costs(tables) if cost.name != DEPTH]
     if not costs:
         return None
     panels = [_build_tradeoff_panel(table, costs[0]) for table in tables]
     has_intervals = any(method.score.error for table in tables for method in table.methods)
-    runs = [run for table in tables for group in table.groups for run in group.runs]
     notes = ["bars: 95 % intervals over seeds and sequences"] * has_intervals
-    notes += [f"compute {WITHOUT_PREDICTIONS}"] * has_separate_predictions(run.halting for run in runs)
+    if _separates_predictions(tables):
+        is_with = costs[0].name in UNIT_MACS_WITH_PREDICTIONS.values()
+        notes.append("compute with predictions" if is_with else f"compute {WITHOUT_PREDICTIONS}")
     return Figure("figure", panels, columns=1, of="; ".join(notes))
 
 

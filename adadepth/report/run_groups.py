@@ -16,7 +16,7 @@ from adadepth.config.fingerprint import select_result_settings
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.exit_pareto import pareto
 from adadepth.metrics.metric_names import PREFERRED_QUALITIES, SPEEDUPS, WORK
-from adadepth.metrics.unit_costs import TIME, UNIT_MACS
+from adadepth.metrics.unit_costs import TIME, UNIT_MACS, UNIT_MACS_WITH_PREDICTIONS, compute_prediction_factor
 from adadepth.report.compute_cost import measure_unit_costs
 from adadepth.report.figure import Points
 from adadepth.report.matched_networks import find_fixed_depth
@@ -321,11 +321,14 @@ def format_run_name(entry: Group, run: RunFiles) -> str:
 def _summarise_group(runs: Sequence[RunFiles]) -> Mapping[str, Any]:
     """Summarise final metrics over seeds, with compute and time of a token, which older runs did not record.
 
-    The depth of a matched baseline is that in updates of the adaptive network.
+    Compute with predictions at exits stands beside that without, as far as it is known. The depth of a matched baseline
+    is that in updates of the adaptive network.
     """
     metrics = []
     for run in runs:
         values = {**measure_unit_costs(run), **final(run)} if final(run) else {}
+        if (factor := compute_prediction_factor(run.halting)) is not None:
+            values |= {name: values[key] * factor for key, name in UNIT_MACS_WITH_PREDICTIONS.items() if key in values}
         if DEPTH in values and (depth := find_fixed_depth(run)) is not None:
             values[DEPTH] = float(depth)
         metrics.append((seed(run), values))

@@ -19,8 +19,10 @@ from torch.utils.data import Subset
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.config import BudgetConfig, BudgetUnit
+from adadepth.config.kinds import PREDICTED
 from adadepth.data.labelled.splits import spread_rows
 from adadepth.errors import ConfigError
+from adadepth.halting.exit_rules import parse_rule
 from adadepth.metrics.halves import select_first_half
 from adadepth.models.contract import DepthKnob
 from adadepth.report.budgets import build_budget_row, build_budget_table, format_budgets, write_budgets
@@ -29,6 +31,7 @@ from adadepth.report.table import plain, to_records
 from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
+from adadepth.tasks.exit_study import study_fitted_rules
 from adadepth.tasks.session import Session
 from adadepth.training.depth_budget import BUDGET_PREFIX, MEASURES
 
@@ -47,7 +50,7 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     """Evaluate a trained model as trained and fitted to each target depth; write, print, track and return the results.
 
     Afterwards the model keeps the last target. If an exit rule sets the depth, every row has the rule with its
-    threshold.
+    threshold. An evaluation also compares these rules with fixed exits (`exits`), as `exit_rules` does.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -71,7 +74,7 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
         rows.append(
             evaluate(target, model.fit_depth(target, lambda: _measure_depth(trainer, model, fitting, settings)))
         )
-    comparison = {
+    comparison: dict[str, Any] = {
         "unit": settings.unit.value,
         "set": name,
         "knob": model.depth_knob if settings.targets else None,
@@ -79,6 +82,10 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
         "measured_on": len(reporting),
         "rows": rows,
     }
+    rules = [parse_rule(row["rule"]) for row in rows[1:] if "rule" in row]
+    predicted = PREDICTED.get(session.data.problem)  # None: next words, which always study exits
+    if rules and (predicted is None or predicted.studies_exits):
+        comparison["exits"] = study_fitted_rules(rules, session)
     if trainer.is_world_process_zero():
         write_budgets(session.run.directory, comparison)
         if settings.targets:

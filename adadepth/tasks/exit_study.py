@@ -11,6 +11,7 @@ from torch import Tensor
 
 from adadepth.data import RunData
 from adadepth.data.batches import order_for_evaluation
+from adadepth.data.streams.blocks import CausalExamples
 from adadepth.errors import ConfigError
 from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.evaluation.predictions import make_exit_kwargs
@@ -41,6 +42,7 @@ TIMED_BLOCKS = 16  # blocks of a text
 REPETITIONS = 6  # the range over six rounds is a 97 % interval of the median
 MOST_TIMED = 12  # of more rules, only those on a Pareto front are timed
 WARM_UP = 1
+_TEXT_METRICS: Mapping[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
 
 
 def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) -> list[ExitRule]:
@@ -246,23 +248,41 @@ def _study_text(
 
     Return the comparison with the rules, fitted where they need it.
     """
+    records, total = _record_text(texts, session, predicts_next)
+    sequences, cost = get_sequence_numbers(records.index), ExitCost(session.trainer.unwrapped_model, by_token=True)
+    expected = EXPECTED in session.config.exit_rules
+    result, rules, _ = _fit_and_study(rules, records, sequences, cost, _TEXT_METRICS, expected)
+    result["drawn_of"] = total
+    result["has_budget_halves"] = len(records) == total and _has_budget_halves(texts, sequences)
+    return result, rules
+
+
+def _record_text(texts: Any, session: Session, predicts_next: bool) -> tuple[StepRecords, int]:
+    """Record the predictions of a text after every step at random positions, and count all positions."""
     trainer: Any = session.trainer
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    model: Any = trainer.unwrapped_model
     options = {**make_exit_kwargs(model), "run_all_steps": True, **trainer.model_inputs({"logits_to_keep": 1})}
     logits = model.max_updates * model.config.vocab_size
     positions, total = (
         (sample_positions(texts, logits), texts.tokens) if predicts_next else sample_masked_positions(texts, logits)
     )
     passes = trainer.forward_passes(texts, lambda _: options)
-    records = text_records(passes, positions, predicts_next=predicts_next)
-    cost = ExitCost(model, by_token=True)
-    measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
-    sequences = get_sequence_numbers(records.index)
-    expected = EXPECTED in session.config.exit_rules
-    result, rules, _ = _fit_and_study(rules, records, sequences, cost, measured, expected)
-    result["drawn_of"] = total
-    result["has_budget_halves"] = len(records) == total and _has_budget_halves(texts, sequences)
-    return result, rules
+    return text_records(passes, positions, predicts_next=predicts_next), total
+
+
+def study_fitted_rules(rules: Sequence[ExitRule], session: Session) -> dict[str, Any]:
+    """Compare exit rules that are fitted to target depths with fixed and with shuffled exits, on the first set.
+
+    Return the result of `study` on all recorded examples. Fits of depths read no labels.
+    """
+    trainer, data = session.trainer, session.data
+    dataset = next(iter(trainer.evaluation_sets.values()))
+    if is_text := data.problem == "language_model":
+        records, _ = _record_text(dataset, session, isinstance(dataset, CausalExamples))
+    else:
+        records = trainer.records(dataset, run_all_steps=True)
+    cost = ExitCost(trainer.unwrapped_model, by_token=is_text or data.problem == "tagging")
+    return study(records, rules, macs=cost.macs, **(_TEXT_METRICS if is_text else select_unit_metrics(data)))
 
 
 def _fit_and_study(

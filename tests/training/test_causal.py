@@ -111,8 +111,15 @@ def test_exit_rules_are_studied_beyond_the_trained_loops(
         assert rows[f"fixed:{loops}"]["quality"]["loss"] == pytest.approx(exits["steps"][loops - 1]["loss"])
     assert rows["margin:0.01"]["seconds"].keys() == {"1", "8"}
     assert read_json(run / "model" / "config.json")["exit_rule"] == study["advice"]["rule"]["rule"]
-    fitted = read_json(run / "budgets.json")["rows"]
+    budgets = read_json(run / "budgets.json")
+    fitted, replayed = budgets["rows"], {row["rule"]: row for row in budgets["exits"]["rows"]}
     assert 1 < fitted[1]["mean"] < 5
+    # Fixed steps are compared on the half that measures budgets, and selected on the other.
+    gain = replayed[fitted[1]["rule"]]["gains"]["fixed"]
+    assert gain["adaptive"] == pytest.approx(fitted[1]["metrics"]["lm_loss"])
+    assert replayed["fixed:3"]["quality"] == rows["fixed:3"]["quality"]
+    verdict = read_json(run / "run.json")["verdict"]["worth"]
+    assert any(", at target 3: held_out/loss" in sentence for sentence in verdict["sentences"])
     assert fitted[0]["metrics"]["lm_loss_step_1"] == fitted[1]["metrics"]["lm_loss_step_1"]
     # All tokens are recorded, so exit rules are selected and scored on the halves of budgets.
     assert study["has_budget_halves"]

@@ -151,11 +151,12 @@ def validate_text(text: Text) -> None:
 def _describe_input(checkpoint: ServedCheckpoint, model_input: Text | InputExample) -> dict[str, Any]:
     if not isinstance(model_input, InputExample):
         return describe_texts(checkpoint.pipeline, [model_input])
-    prediction, work = checkpoint.pipeline.predict_example(model_input.example, _collate_input(checkpoint, model_input))
+    batch = _collate_input(checkpoint, model_input)
+    prediction, compute = checkpoint.pipeline.predict_example(model_input.example, batch)
     cells = model_input.board
     if checkpoint.pipeline.answers.solves_puzzles:
         cells = "".join(get_cell_symbols(checkpoint, model_input.example))
-    return describe_predictions(checkpoint.pipeline, [[cells]], [prediction], work)
+    return describe_predictions(checkpoint.pipeline, [[cells]], [prediction], compute)
 
 
 def _collate_input(checkpoint: ServedCheckpoint, model_input: InputExample) -> Mapping[str, Any]:

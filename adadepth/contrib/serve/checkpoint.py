@@ -22,7 +22,7 @@ class DepthQuality(NamedTuple):
     """Metric, compute and mean number of updates of a model at one depth setting."""
 
     quality: float
-    compute: float  # as a share of full depth
+    compute: float  # as a share of full depth, with predictions at exits
     updates: float
 
 

@@ -118,7 +118,7 @@ def _describe_side(checkpoint: ServedCheckpoint, prompt: str, part: Continuation
     return side | {
         "row": build_text_row(result["texts"][0], get_answers(result)),
         "depth": number(result["mean"], 2),
-        "compute": percent(result["work"]),
+        "compute": percent(result["work_with_predictions"]),
         "command": _format_command(checkpoint, "predict", [f"text={_format_text_override(prompt)}", *settings]),
     }
 
@@ -151,9 +151,10 @@ def _build_tiles(checkpoint: ServedCheckpoint, answer: Answer) -> list[Tile]:
     now, full = answer.result, answer.full_result
     steps, depth_name = now["max_depth"], "mean updates per token" if now["unit"] == "token" else "updates"
     milliseconds = [f"{1000 * seconds:.3g} ms" for seconds in answer.seconds]
+    shares = [percent(result["work_with_predictions"]) for result in (now, full)]
     tiles = [
         Tile("depth", depth_name, number(now["mean"], 2), f"of {steps}; full depth {number(full['mean'], 2)}"),
-        Tile("compute", "compute", percent(now["work"]), f"of full depth ({percent(full['work'])})"),
+        Tile("compute", "compute", shares[0], f"of full depth ({shares[1]})"),
         Tile("time", "time now", milliseconds[0], f"at full depth {milliseconds[1]}"),
     ]
     if (quality := _count_right(answer, now)) is not None:

@@ -19,6 +19,7 @@ from adadepth.contrib.serve.checkpoint import (
 from adadepth.contrib.serve.knobs import AS_TRAINED, BUDGET, FULL, Setting, apply_setting, list_knobs, restore_depth
 from adadepth.contrib.serve.rendering import render_answer
 from adadepth.errors import ConfigError, DataError
+from adadepth.metrics.unit_costs import compute_share_with_predictions
 from adadepth.prediction import models
 from tests.configs.support import configured
 from tests.contrib.serve.support import FEW, serve_text_model, serve_untrained
@@ -109,12 +110,14 @@ def test_drawn_examples_have_the_figures_of_mode_evaluate(hops: ServedCheckpoint
         assert [square.label for square in squares] == row["label"]
         assert [square.predicted for square in squares] == row["prediction"]
         assert [square.updates for square in squares] == row["updates"]
-    record = json.loads(next(tmp_path.glob("out/*/*/run.json")).read_text(encoding="utf-8"))["final_metrics"]
+    (path,) = tmp_path.glob("out/*/*/run.json")
+    record = json.loads(path.read_text(encoding="utf-8"))["final_metrics"]
+    halting = json.loads((path.parent / "halting.json").read_text(encoding="utf-8"))
     here = measure_quality(hops, setting)
     assert here is not None
     assert here.quality == pytest.approx(record["eval/score"])
     assert here.updates == pytest.approx(record["halting/all/mean"])
-    assert here.compute == pytest.approx(record["cost/adaptive_over_full"], rel=1e-6)
+    assert here.compute == pytest.approx(compute_share_with_predictions(halting), rel=1e-6)
 
 
 @pytest.mark.slow

@@ -16,12 +16,21 @@ from adadepth import AlbertActForTokenClassification
 from adadepth.cli.command_line import quote_text_override
 from adadepth.contrib.serve.answers import compute_answer
 from adadepth.contrib.serve.checkpoint import get_synthetic_example
+from adadepth.contrib.serve.generation import stream_continuation
 from adadepth.contrib.serve.knobs import Setting
-from adadepth.contrib.serve.rendering import build_command, render_answer, render_board, render_error
+from adadepth.contrib.serve.rendering import (
+    build_command,
+    render_answer,
+    render_board,
+    render_continuations,
+    render_error,
+)
 from adadepth.errors import DataError
+from adadepth.report.table import percent
 from tests.contrib.serve.support import serve_text_model, serve_untrained
 from tests.models_support import make_small_act, make_small_ponder
-from tests.unit.data.tokenizers_support import tokenizer
+from tests.unit.data.tokenizers_support import build_streaming_tokenizer, tokenizer
+from tests.unit.models.early_exit.early_exit_support import build_early_exit
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -92,6 +101,34 @@ def test_a_tagged_word_shows_the_prediction_of_every_update() -> None:
     for word_notes, depth, expected in list(zip(notes, depths, logits.argmax(dim=-1).tolist(), strict=True))[1:-1]:
         steps = [note for note in word_notes if note[0].isdigit()]
         assert [note[1] for note in steps] == [model.config.id2label[best] for best in expected[:depth]]
+
+
+def read_tiles(html: str, name: str) -> list[str]:
+    """Return the values of the tiles of a name."""
+    return re.findall(f'data-tile="{name}">(.*?)<', html)
+
+
+def test_tiles_count_compute_with_predictions_as_the_curve_does(tmp_path: Path) -> None:
+    served = serve_untrained(tmp_path, "exit_hops", "model.num_hidden_layers=3", "model.exit_rule=margin:0.02")
+    for model_input in (get_synthetic_example(served, "inside", 2), "1 2 3"):
+        answer = compute_answer(served, model_input, Setting())
+        share = answer.result["work_with_predictions"]
+        assert percent(share) != percent(answer.result["work"])
+        html = str(render_answer(served, model_input, answer, with_curve=False))
+        assert read_tiles(html, "compute") == [percent(share)]
+        assert f"of full depth ({percent(answer.full_result['work_with_predictions'])})" in html
+    assert answer.full_result["work_with_predictions"] == 1.0
+
+
+def test_a_continuation_counts_compute_with_predictions() -> None:
+    words = build_streaming_tokenizer()
+    model = build_early_exit(vocab_size=len(words), exit_rule="margin:0.05")
+    served = serve_text_model(model, words)
+    *_, last = stream_continuation(served, "a cat stop", 2, Setting())
+    assert last.result is not None
+    share = percent(last.result["work_with_predictions"])
+    assert share != percent(last.result["work"])
+    assert read_tiles(str(render_continuations(served, "a cat stop", [last])), "compute") == [share]
 
 
 def test_a_drawn_sequence_is_shown_as_a_text_with_its_target(tmp_path: Path) -> None:

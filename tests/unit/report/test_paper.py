@@ -360,6 +360,39 @@ def test_times_of_separate_runs_are_in_the_csv_alone(folder: Path) -> None:
     assert ["time of full depth" in remark for remark in remarks] == [True, False, False]
 
 
+def count_predictions(run: Path, macs: float, often: float) -> None:
+    """Record the compute of four tokens, and predictions of 1e6 multiply-accumulates each."""
+    halting = json.loads((run / "halting.json").read_text())
+    halting["cost"] |= {"adaptive_macs": 4 * macs, "macs_per_token": macs}
+    halting |= {"prediction_macs": 1e6, "predictions_per_unit": often}
+    (run / "halting.json").write_text(json.dumps(halting))
+
+
+def test_macs_have_the_predictions_that_an_exit_rule_reads(tmp_path: Path) -> None:
+    for number, often in enumerate((1.0, 2.5)):
+        record_method(tmp_path / "runs", (0.5,), 4e6, budget={"target": float(number)})
+        count_predictions(tmp_path / "runs" / str(number), 4e6, often)
+    rows = read_rows(tmp_path / "runs")
+    text = (tmp_path / "paper" / "table.tex").read_text()
+    assert [float(row["cost/macs_per_token_with_predictions/mean"]) for row in rows] == [5e6, 6.5e6]
+    assert [float(row["cost/macs_per_token/mean"]) for row in rows] == [4e6, 4e6]
+    assert [row[3].strip() for row in check_latex(text)] == ["MACs per token (M)", "5.00", "6.50"]
+    assert "without padding, with predictions: one after every update if the exit rule reads predictions" in text
+    figure = draw_tradeoff(build_method_tables(compare(find_runs(tmp_path / "runs")), TITLES))
+    assert figure is not None
+    assert figure.of == "compute with predictions"
+    assert [dot.x for _, (dot,) in figure.panels[0].mark.groups] == [5.0, 6.5]
+
+
+def test_macs_are_without_predictions_if_a_method_did_not_record_them(tmp_path: Path) -> None:
+    for number in range(2):
+        record_method(tmp_path / "runs", (0.5,), 4e6, budget={"target": float(number)})
+    count_predictions(tmp_path / "runs" / "0", 4e6, 2.0)
+    rows = read_rows(tmp_path / "runs")
+    assert [float(row["cost/macs_per_token/mean"]) for row in rows] == [4e6, 4e6]
+    assert "without padding or predictions." in (tmp_path / "paper" / "table.tex").read_text()
+
+
 @pytest.mark.parametrize(("steps", "is_named"), [(48, False), (10, True)])
 def test_the_caption_names_different_numbers_of_steps(tmp_path: Path, steps: int, is_named: bool) -> None:
     record_method(tmp_path / "runs", LOW, run={"steps": {"done": 48, "planned": 200}})

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from adadepth.report.pages import build_report
 from adadepth.report.quality_pairs import QualityPair, correct_pairs
 from adadepth.report.run_files import (
     ARCHITECTURES,
+    BUDGETS,
     EXIT_RULES,
     EXITS,
     HALTING,
@@ -639,10 +641,10 @@ def test_the_answer_on_the_target_has_the_changes_by_its_correction(run: Path) -
         assert (lost in finding.brief) == is_lost
 
 
-def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
+def test_one_depth_for_all_without_a_comparison_is_not_known(run: Path) -> None:
     compared = {"sets": {"held_out": make_matched_set(4.0, 4.0, 4.0, std=0.0)}}
     finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
-    assert finding.answer == "no"
+    assert finding.answer == "unknown"
     nothing = "Nothing was compared: every token stops at update 3.25, so a fixed depth gives the same network."
     assert finding.sentences == [nothing]
     assert finding.brief == "nothing was compared, because every token stops at update 3.25"
@@ -661,7 +663,7 @@ def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> 
     first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {comparison}."
     assert finding.sentences[0] == first
     assert "score 0.900 against 0.950, worse by 0.050" in finding.sentences[1]
-    assert finding.brief == f"{stops}; {comparison}"
+    assert finding.brief.startswith(f"{stops}; {comparison}; score 0.900 against 0.950 of the matched baseline")
 
 
 def test_the_fitted_rule_that_was_compared_is_named_beside_the_depth_without_a_rule(run: Path) -> None:
@@ -676,6 +678,58 @@ def test_the_fitted_rule_that_was_compared_is_named_beside_the_depth_without_a_r
         f"Depth does not vary: {stops}, as in a network of fixed depth. With exit rule margin:0.0462, it is {results}"
     )
     assert finding["worth"].sentences[0].startswith(first)
+
+
+def make_targets(gains: Mapping[float, float]) -> dict[str, Any]:
+    """Return budgets.json of targets with exits that are better than fixed and shuffled ones by some gains."""
+    study: list[dict[str, Any]] = [
+        {"rule": f"fixed:{k}", "mean_updates": float(k), "macs": float(k)} for k in range(1, 7)
+    ]
+    targets: list[dict[str, Any]] = [{"target": None, "mean": 6.0, "metrics": {}}]
+    for target, gain in gains.items():
+        rule, estimates = f"kl:{target / 100 + 1e-12!r}", {
+            "fixed": make_gain("loss", 4.0, 4.0 + gain, baseline_depth=target),
+            "permuted": make_gain("loss", 4.0, 4.0 + gain),
+        }  # fmt: skip
+        study.append({"rule": rule, "mean_updates": target, "macs": target, "permuted": {}, "gains": estimates})
+        targets.append({"target": target, "rule": rule, "mean": target, "metrics": {}})
+    return {"set": "held_out", "unit": "updates", "rows": targets, "exits": {"rows": study}}
+
+
+@pytest.mark.parametrize(
+    ("gains", "answer", "words"),
+    [
+        (
+            {2.5: 0.1},
+            "yes",
+            "With exit rule kl:0.025, it is better than fixed depths 2 and 3, mixed at target 2.5 and ",
+        ),
+        ({2.5: 0.1, 4.0: 0.0}, "partly", "With exit rule kl:0.04, it is not clearly better than fixed depth 4 at "),
+        ({2.5: -0.1}, "no", "With exit rule kl:0.025, it is worse than fixed depths 2 and 3, mixed at target 2.5"),
+    ],
+)
+def test_exits_at_target_depths_are_compared_with_fixed_exits(
+    run: Path, gains: dict[float, float], answer: str, words: str
+) -> None:
+    files = read_run(run)
+    exits = {"sets": {"held_out": {"exit": {"mean": 6.0, "std": 0.0}}}}
+    files = replace_files(files, others={EXITS: exits, BUDGETS: make_targets(gains)})
+    finding = verdict(files)["worth"]
+    assert finding.answer == answer
+    assert finding.sentences[0].startswith("Depth does not vary: every token stops at update 6")
+    assert words in finding.sentences[0]
+    assert len(finding.comparisons) == 2 * len(gains)
+    assert "held_out/loss 4.000 against" in finding.brief
+    assert any("exit rule kl:0.025, 2.50 updates; one seed" in sentence for sentence in finding.sentences)
+
+
+def test_exits_at_target_depths_do_not_decide_for_the_own_exits_of_a_model(run: Path) -> None:
+    exit_statistics = {"mean": 3.0, "std": 1.0, "gain": make_gain("loss", 4.0, 4.1, baseline_depth=3.0)}
+    exits = {"sets": {"held_out": {"n": 64, "exit": exit_statistics}}}
+    files = replace_files(read_run(run), others={EXITS: exits, BUDGETS: make_targets({2.5: -0.1})})
+    finding = verdict(files)["worth"]
+    assert finding.answer == "yes"
+    assert any("at target 2.5: held_out/loss 4.000 against 3.900" in sentence for sentence in finding.sentences)
 
 
 @pytest.mark.parametrize(("baseline", "words"), [(0.82, "worse than"), (0.803, "not clearly better than")])
@@ -863,7 +917,7 @@ def test_nothing_is_compared_if_all_exit_at_one_step(run: Path) -> None:
     exits = {"sets": {"validation": {"n": 9, "steps": [{"step": 2, "quality": {"score": 0.5}}],
                                      "exit": {"mean": 2.0, "std": 0.0, "quality": {"score": 0.5}}}}}  # fmt: skip
     finding = verdict(replace_files(read_run(run), others={EXITS: exits}))["worth"]
-    assert finding.answer == "no"
+    assert finding.answer == "unknown"
     assert finding.sentences == [
         "Nothing was compared: every token stops at update 2, so a fixed depth gives the same network."
     ]
