@@ -195,7 +195,7 @@ def choose_rules(texts: Sequence[str], model: Any) -> list[ExitRule | None]:
     """
     full = f"fixed:{model.max_updates}"
     if EXPECTED in texts:
-        raise ConfigError(f"exit_rules={list(texts)}: {EXPECTED} is no rule that runs; it needs mode=evaluate")
+        raise ConfigError(f"exit_rules={list(texts)}: {EXPECTED} is no rule that a model can run")
     if not model.exit_signals:
         parse_exit_rules(texts, model)  # refuses any
         return [None]

@@ -45,6 +45,7 @@ class EarlyExitSettings(NetworkSettings):
         Pooling.first,
         "state that a classifier of texts reads after a layer of an encoder: of the first token, or the mean of all",
         shape=True,
+        later=True,
         more="The network's own head reads the mean in place of the first token.",
     )
     exit_rule: str | None = setting(
