@@ -10,11 +10,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from adadepth import tasks
-from adadepth.errors import CheckpointError, ConfigError
+from adadepth.errors import CheckpointError
 from adadepth.report.run_files import read_run
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import read_record
-from adadepth.tasks.budgets import split_into_halves
 from tests.configs.support import configured
 from tests.marks_support import keep_one_quick
 from tests.training.support import mark_interrupted
@@ -128,11 +127,6 @@ def test_statistics_of_the_wrong_shape_are_reported_as_damage(text: str, problem
     (tmp_path / "halting.json").write_text(text)
     reading = read_run(tmp_path)
     assert (reading.halting, reading.missing["halting.json"]) == ({}, f"halting.json is damaged ({problem})")
-
-
-def test_one_example_is_too_few_for_a_fit() -> None:
-    with pytest.raises(ConfigError, match=r"^budget\.targets, score_halves: .* needs at least two examples"):
-        split_into_halves([0])
 
 
 @pytest.mark.parametrize(

@@ -257,18 +257,6 @@ def test_early_stopping_keeps_its_count_over_resumes(tmp_path):
     assert train(tmp_path, str(tmp_path / "checkpoint-3")) == 3
 
 
-def damage(folder, name, how):
-    path = folder / name
-    if how == "missing":
-        path.unlink()
-    elif how == "changed":
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(bytes(content))
-    else:
-        path.write_bytes(path.read_bytes()[:50])
-
-
 def test_a_checkpoint_of_an_older_version_without_a_manifest_resumes(tmp_path, finished_run):
     _, folder = finished_run
     checkpoint = tmp_path / "checkpoint-7"

@@ -289,9 +289,13 @@ def test_an_unreadable_table_is_a_one_line_error(
 
 def test_an_unreachable_hub_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = LabelledConfig(
-        name="t", source=Source.hub, hub=HubTable("absent/nothing", "cola"), cache_dir=str(tmp_path), sequence_length=16
+        name="t",
+        source=Source.hub,
+        hub=HubTable("who/nothing", "cola"),
+        cache_dir=str(tmp_path),
+        sequence_length=16,
     )
-    assert "dataset.hub=absent/nothing/cola: " in read_message(config, "", tmp_path)
+    assert "dataset.hub=who/nothing/cola: " in read_message(config, "", tmp_path)
 
     def refuse_connection(*_: object, **__: object) -> None:
         raise OSError("no route")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainerState
 
 from adadepth.errors import CheckpointError
 from adadepth.runs import checkpoints
@@ -29,20 +28,7 @@ from adadepth.runs.checkpoints import (
 )
 from adadepth.runtime.files import DiskFullError
 
-PARTS = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
-
-
-def write_checkpoint(folder: Path, step: int) -> Path:
-    """Write a complete checkpoint, of which only the trainer state has contents of its kind."""
-    checkpoint = folder / f"checkpoint-{step}"
-    begin_checkpoint(checkpoint)
-    for name in PARTS:
-        (checkpoint / name).write_text(f"{name} of {step}")
-    control = {"args": {}, "attributes": {}}
-    state = TrainerState(epoch=1.0, global_step=step, max_steps=20, stateful_callbacks={"TrainerControl": control})
-    state.save_to_json(str(checkpoint / TRAINER_STATE))
-    seal_checkpoint(checkpoint)
-    return checkpoint
+from .checkpoint_support import PARTS, write_checkpoint
 
 
 def list_names(paths: Iterable[Path]) -> list[str]:
