@@ -13,7 +13,7 @@ from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.metric_names import PREFERRED_QUALITIES
 from adadepth.metrics.significance import GROUPS, SeedMean, average_over_seeds
-from adadepth.report.compute_cost import normalise_rule
+from adadepth.report.compute_cost import format_rule, normalise_rule
 from adadepth.report.matched_networks import (
     Networks,
     average_compute,
@@ -403,7 +403,7 @@ def _judge_one_depth(files: RunFiles, one_depth: _OneDepth, pairs: Sequence[Qual
 
     Without a comparison, it is not known. Exits at target depths decide as those of an adaptive model do.
     """
-    model_rule = "" if one_depth.rule is None else f" with exit rule {_format_rule(one_depth.rule)}"
+    model_rule = "" if one_depth.rule is None else f" with exit rule {format_rule(one_depth.rule, 3)}"
     stops = f"every {get_run_unit(files)} stops{model_rule} at update {one_depth.depth:g}"
     first = f"Nothing was compared: {stops}, so a fixed depth gives the same network."
     brief = f"nothing was compared, because {stops}"
@@ -441,13 +441,7 @@ def find_fitted_rule(files: RunFiles) -> FittedRule | None:
     entry: Mapping[str, Any] = next(iter(files.of(MATCHED_BASELINE).get("sets", {}).values()), {})
     if entry.get("rule") is None:
         return None
-    return FittedRule(_format_rule(entry["rule"]), entry["mean"], entry["max_depth"])
-
-
-def _format_rule(label: str) -> str:
-    """Format the label of an exit rule with its parameters rounded to three digits, because they may be fitted."""
-    name, *parameters = label.split(":")
-    return ":".join([name, *(f"{float(parameter):.3g}" for parameter in parameters)])
+    return FittedRule(format_rule(entry["rule"], 3), entry["mean"], entry["max_depth"])
 
 
 def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
@@ -465,7 +459,7 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
 
 def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
     """Yield comparisons of the trained network with itself at one fixed depth and at shuffled depths."""
-    rule = None if entry.get("rule") is None else _format_rule(entry["rule"])
+    rule = None if entry.get("rule") is None else format_rule(entry["rule"], 3)
     fit = "" if rule is None else f" with {rule}, fitted to half of all updates"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} sequences"
     for key, gains in _get_gains_of_baselines(files, entry).items():
@@ -785,7 +779,7 @@ def _compare_targets(files: RunFiles) -> Iterator[QualityPair]:
     for target in targets:
         if (row := studied.get(tuple(normalise_rule(target["rule"])))) is None:
             continue
-        at_target, rule = f"at target {target['target']:g}", _format_rule(target["rule"])
+        at_target, rule = f"at target {target['target']:g}", format_rule(target["rule"], 3)
         for pair in _compare_own_rule(files, budgets["set"], row, rows):
             yield replace(
                 pair,

@@ -16,6 +16,7 @@ from adadepth.metrics.unit_costs import (
     has_separate_predictions,
     name_compute,
 )
+from adadepth.report.compute_cost import format_rule
 from adadepth.report.figure import Axis, Figure, Lines, Panel, build_line_panel, pad_range
 from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RunFiles, series, write_json
 from adadepth.report.section import Section, SectionEntry, fill
@@ -99,7 +100,7 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
     columns = [
         Column("row", "target", text, "text", where="view"),
         *(Column(key, where="file") for key in ("target", "level", "fitted")),
-        *([Column("rule", "exit rule", text, "text")] if any("rule" in row for row in budgets["rows"]) else []),
+        *([Column("rule", "exit rule", format_rule, "text")] if any("rule" in row for row in budgets["rows"]) else []),
         Column("mean", "depth", make_number_format(2)),
         Column("std", "sd", make_number_format(2)),
         Column("executed_over_full", where="file"),

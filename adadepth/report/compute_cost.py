@@ -182,6 +182,11 @@ def normalise_rule(text: str) -> list[str | float]:
     return [name, *(float(value) if re.fullmatch(r"[\d.]+(e-?\d+)?", value) else value for value in parameters)]
 
 
+def format_rule(text: str, digits: int = 6) -> str:
+    """Format an exit rule with rounded parameters, because they may be fitted."""
+    return ":".join(part if isinstance(part, str) else f"{part:.{digits}g}" for part in normalise_rule(text))
+
+
 def _list_timed_sections(files: RunFiles) -> Iterator[str]:
     studies = files.of(EXIT_RULES).get("sets", {}).values()
     if any("seconds" in row for study in studies for row in study["rows"]):

@@ -19,7 +19,7 @@ from adadepth.metrics.exit_pareto import (
     warnings,
 )
 from adadepth.metrics.metric_names import definition
-from adadepth.report.compute_cost import contains_one, format_speed
+from adadepth.report.compute_cost import contains_one, format_rule, format_speed
 from adadepth.report.depth_by_class import list_unavailable
 from adadepth.report.difficulty import build_correlation_table
 from adadepth.report.figure import (
@@ -189,7 +189,7 @@ def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
     graded: Where = "everywhere" if any("spearman" in row for _, row in rows) else "file"
     shows_score = len(metrics) > 2 or "loss" in metrics  # the mean of the others, or minus the loss
     columns = [
-        Column("rule", "rule", text, "text"),
+        Column("rule", "rule", format_rule, "text"),
         Column("set", where="file"),
         Column("kind", where="file"),
         Column("draws", where="file"),
@@ -308,7 +308,7 @@ def build_screen_table(study: Mapping[str, Any]) -> Table:
     ]
     rows = [
         {
-            "rule": f"{row['rule']}{' *' if 'macs' in row['pareto'] else ''}",
+            "rule": f"{format_rule(row['rule'])}{' *' if 'macs' in row['pareto'] else ''}",
             "quality": row["quality"].get(quality),
             "permuted": row.get("permuted", {}).get("quality", {}).get(quality),
             "mean_updates": row["mean_updates"],
@@ -359,7 +359,7 @@ def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
     """
     groups = study.get("groups", {})
     columns = [
-        Column("rule", "exit step, mean", text, "text"),
+        Column("rule", "exit step, mean", format_rule, "text"),
         *(Column(group, group.removeprefix("difficulty "), make_number_format(2)) for group in groups),
         Column("difficulty_correlation", "rank correlation", make_number_format(2)),
     ]

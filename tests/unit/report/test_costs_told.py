@@ -13,7 +13,7 @@ import pytest
 from adadepth.metrics.unit_costs import format_count
 from adadepth.report.budgets import format_budgets
 from adadepth.report.comparison import compare_tradeoffs
-from adadepth.report.compute_cost import build_compute_section, measure_unit_costs
+from adadepth.report.compute_cost import build_compute_section, format_rule, measure_unit_costs
 from adadepth.report.figure import Scatter
 from adadepth.report.pages import write_comparison
 from adadepth.report.run_files import SEEDS, read_run
@@ -201,3 +201,11 @@ def test_budgets_and_seeds_say_that_predictions_at_exits_are_left_out(tmp_path: 
     assert section is not None
     for content in (format_budgets(budgets).partition("\n\n")[0], format_budgets(budgets), section.html):
         assert ("without predictions" in content) == bool(prediction_macs)
+
+
+@pytest.mark.parametrize(("rule", "formatted"), [
+    ("margin:0.58312345678901234", "margin:0.583123"), ("patience:2", "patience:2"), ("margin:0.99999", "margin:0.99999"),
+    ("oracle:expected:0.25", "oracle:expected:0.25"), ("mine:a=0.5", "mine:a=0.5"), ("expectation", "expectation"),
+])  # fmt: skip
+def test_thresholds_of_rules_are_shown_with_six_digits(rule: str, formatted: str) -> None:
+    assert format_rule(rule) == formatted
