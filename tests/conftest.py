@@ -161,6 +161,21 @@ def data_root() -> Path:
     return DATA_ROOT
 
 
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a checkpoint of the first family with its tokenizer, and return the model folder of its run."""
+    from adadepth import tasks
+    from tests.configs.support import configured
+    from tests.figures_support import shorten_runs
+
+    folder = tmp_path_factory.mktemp("pretrained")
+    quick = ("debug=default", "trainer.disable_tqdm=true", "trainer.halting_statistics=false")
+    with shorten_runs():
+        tasks.run(configured("act_tiny", *quick, f"output_dir={folder}"))
+    (model,) = folder.glob("act_tiny/*/model")
+    return model
+
+
 @pytest.fixture(autouse=True)
 def _fix_seed() -> None:
     random.seed(0)

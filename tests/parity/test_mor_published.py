@@ -93,7 +93,7 @@ def rename_weight(name: str, outer: int, size: int, recursions: int) -> str:
     return f"model.layers.{int(number) if int(number) < outer else outer + size}.{rest}"
 
 
-def run(model: Any, case: dict[str, Any]) -> Any:
+def run_case(model: Any, case: dict[str, Any]) -> Any:
     """Run a case with its number of targets and, also in evaluation, the published routing decisions."""
     targets = {"task": torch.tensor(case["num_items"])}
     return model(case["input_ids"], labels=case["labels"], num_targets=targets, routing="topk")
@@ -135,7 +135,7 @@ def test_expert_choice_equals_the_published_code(name: str) -> None:
     case = load_case(f"expert_{name}")
     model, recursions = build_model(case), case["options"].get("recursions", 3)
     check_close(compute_logits(model, case), case["logits"])
-    output = run(model, case)
+    output = run_case(model, case)
     assert torch.equal(output.trace.iterations_run, load_selected(case))
     check_close(output.loss_parts["task"], case["loss"])
     check_close(output.token_losses.mean(), case["mean_loss"])
@@ -163,7 +163,7 @@ def test_token_choice_equals_the_published_code(name: str) -> None:
     case = load_case(f"token_{name}")
     model = build_model(case)
     check_close(compute_logits(model, case), case["logits_rows"])
-    output = run(model, case)
+    output = run_case(model, case)
     assert torch.equal(output.trace.updates.long() - 1, case["depth"])
     assert torch.equal(output.trace.iterations_run, load_selected(case))
     if not case["rows_misread"]:

@@ -48,7 +48,7 @@ def make_model(depths, **changes):
     return model
 
 
-def run(model, batch, name):
+def compute_gradients(model, batch, name):
     """Return outputs and the gradient of a loss that reads states, remainders, probabilities and the pooled token."""
     model.config.execution = name
     model.zero_grad()
@@ -82,7 +82,7 @@ def test_ragged_equals_dense(case, rule, cap, reads, attention, saves):
     model.set_attn_implementation(attention)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_REPACK_SAVES, "cpu", saves)
-        (dense, expected), (ragged, actual) = (run(model, batch, name) for name in ("dense", "ragged"))
+        (dense, expected), (ragged, actual) = (compute_gradients(model, batch, name) for name in ("dense", "ragged"))
     assert ragged.updates.equal(dense.updates)
     assert ragged.updates.equal(depths * batch["attention_mask"].float())
     for name in ("last_hidden_state", "remainders", "halting_probabilities", "ponder_cost", "pooler_output"):

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from adadepth import tasks
 from tests.configs.support import configured
 from tests.training import finetune_support
+from tests.training.support import run_config
 
 SMALL = (
     "debug=default", *finetune_support.SMALL, "dataset.max_evaluation_examples=24", "trainer.disable_tqdm=true",
@@ -16,10 +16,11 @@ SMALL = (
 )  # fmt: skip
 
 
-def run(folder: Path, root: str, *overrides: str) -> tuple[Path, dict[str, float], dict[str, list[dict[str, Any]]]]:
-    """Return the folder of a run, its final metrics, and its predictions by set."""
-    tasks.run(configured(root, f"output_dir={folder}", *overrides))
-    (directory,) = folder.glob("*/*")
+def predict_sets(
+    folder: Path, root: str, *overrides: str
+) -> tuple[Path, dict[str, float], dict[str, list[dict[str, Any]]]]:
+    """Run a configuration, and return its run directory, its final metrics, and its predictions by set."""
+    directory, _ = run_config(configured(root, f"output_dir={folder}", *overrides))
     metrics = json.loads((directory / "run.json").read_text())["final_metrics"]
     files = {path.stem: path.read_text().splitlines() for path in (directory / "predictions").glob("*.jsonl")}
     return directory, metrics, {name: [json.loads(line) for line in lines] for name, lines in files.items()}

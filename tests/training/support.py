@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import set_seed
 
+from adadepth import tasks
 from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
 from adadepth.metrics.metric_names import SPEEDUPS
@@ -66,6 +67,21 @@ def build_tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Exten
     )
     epochs.trainer = trainer
     return trainer
+
+
+def run_config(config: ExperimentConfig) -> tuple[Path, float | None]:
+    """Run a configuration in this process, and return the one run directory that it makes, and its metric."""
+    output = Path(config.output_dir)
+    earlier = set(output.rglob(RECORD))
+    metric = tasks.run(config)
+    (record,) = set(output.rglob(RECORD)) - earlier
+    return record.parent, metric
+
+
+def run_debug(folder: Path, root: str, *overrides: str) -> tuple[Path, float | None]:
+    """Run a configuration at the debug length with output in a folder; see `run_config`."""
+    fixed = ("debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true")
+    return run_config(configured(root, *fixed, *overrides))
 
 
 def mark_interrupted(run: Path) -> Path:

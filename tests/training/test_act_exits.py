@@ -9,7 +9,8 @@ from transformers import AutoTokenizer
 
 from adadepth import AlbertActForSequenceClassification, Pipeline, tasks
 from tests.configs.support import configured
-from tests.training.finetune_support import SMALL, run
+from tests.training.finetune_support import SMALL
+from tests.training.support import run_debug
 
 MAZE = (
     "dataset.size=3", "dataset.beyond_sizes=[]", "dataset.train_examples=64", "dataset.max_evaluation_examples=24",
@@ -27,7 +28,7 @@ def run_evaluation(tmp_path, root, trained, *overrides):
 
 @pytest.mark.slow
 def test_tagged_tokens_exit_by_rules(tmp_path, capsys):
-    (trained,), _ = run(tmp_path, "act_maze", *MAZE, "model.readout_weight=0.5")
+    trained, _ = run_debug(tmp_path / "out", "act_maze", *MAZE, "model.readout_weight=0.5")
     metrics = json.loads((trained / "run.json").read_text())["final_metrics"]
     assert metrics["eval/readouts_loss"] > 0
     assert metrics["eval/loss"] == pytest.approx(metrics["eval/task_loss"] + metrics["eval/readouts_loss"])
@@ -55,7 +56,7 @@ def test_tagged_tokens_exit_by_rules(tmp_path, capsys):
 @pytest.mark.slow
 def test_whole_sequences_exit_by_rules(tmp_path):
     model = ("model=albert_act_mini", *SMALL)
-    (trained,), _ = run(tmp_path, "ponder_tiny", *model, "model.readout_weight=1")
+    trained, _ = run_debug(tmp_path / "out", "ponder_tiny", *model, "model.readout_weight=1")
     data = ("model=albert_act_mini", "dataset.sequence_length=32", "dataset.max_evaluation_examples=16")
     directory = run_evaluation(tmp_path, "ponder_tiny", trained, *data, "exit_rules=[quantile:0.5,fixed:2]")
     (study,) = json.loads((directory / "exit_rules.json").read_text())["sets"].values()

@@ -22,7 +22,7 @@ from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, ROOTS, configured
 from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.pages_support import check_costs
-from tests.training.support import assert_same_end, copy_interrupted_run, read_log
+from tests.training.support import assert_same_end, copy_interrupted_run, read_log, run_config
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = "the cat sat on a mat and then it slept for some hours in warm sun while birds sang"
@@ -95,16 +95,13 @@ def build_config(tmp_path, base, root, *overrides):
 TABLE = ("dataset=table", "dataset.text_columns=[sentence]", "dataset.source=local")
 
 
-def run(tmp_path, base, root, *overrides):
-    before = set((tmp_path / "out").rglob("run.json"))
-    metric = tasks.run(build_config(tmp_path, base, root, *overrides))
-    (record,) = set((tmp_path / "out").rglob("run.json")) - before
-    return record.parent, metric
+def run_on_base(tmp_path, base, root, *overrides):
+    return run_config(build_config(tmp_path, base, root, *overrides))
 
 
 @pytest.mark.parametrize("root", mark_mostly_slow(ADALAYERS, lambda root: root == "adalayers_conll"))
 def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
-    directory, metric = run(tmp_path, base, root)
+    directory, metric = run_on_base(tmp_path, base, root)
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     for name in ("config.yaml", "metrics.jsonl", "halting.json", "report.html", "figures/layers.png"):
@@ -140,7 +137,7 @@ def _list_saved_weights(directory):
 def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base):
     options = TABLE if root == "adalayers" else ()
     options = (*options, f"baseline={baseline}")
-    directory, _ = run(tmp_path, base, root, *options)
+    directory, _ = run_on_base(tmp_path, base, root, *options)
     weights = json.loads((directory / "halting.json").read_text())["layers"]["weights"]
     one = {"one_layer": 1, "last_layer": 3, "linear_probe": 3, "full_finetune": 3}.get(baseline)
     if one is not None:
@@ -154,7 +151,7 @@ def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["cola", "mnli", "stsb"])  # one text, pairs of three classes, scores
 def test_glue_tasks_train(task, tmp_path, base):
-    directory, metric = run(tmp_path, base, "adalayers", f"dataset={task}", "trainer=head")
+    directory, metric = run_on_base(tmp_path, base, "adalayers", f"dataset={task}", "trainer=head")
     record = json.loads((directory / "run.json").read_text())
     assert record["final_metrics"]["eval/score"] == metric
     assert record["status"] == "finished"
@@ -163,7 +160,7 @@ def test_glue_tasks_train(task, tmp_path, base):
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["wikiann", "ud_pos", "tagging_table"])
 def test_every_tagging_data_set_trains(dataset, tmp_path, base):
-    directory, metric = run(
+    directory, metric = run_on_base(
         tmp_path, base, "adalayers", f"dataset={dataset}", "dataset.labels=[O,B-PER,I-PER]", "trainer=head"
     )
     metrics = json.loads((directory / "run.json").read_text())["final_metrics"]
@@ -177,8 +174,8 @@ def test_every_tagging_data_set_trains(dataset, tmp_path, base):
 def test_training_from_the_cache_is_training_without_it(root, tmp_path, base):
     options = TABLE if root == "adalayers" else ()
     options = (*options, "trainer.max_steps=6", "trainer.eval_steps=3", "trainer.save_steps=3")
-    cached, _ = run(tmp_path, base, root, *options)
-    online, _ = run(tmp_path, base, root, *options, "features.cache=false")
+    cached, _ = run_on_base(tmp_path, base, root, *options)
+    online, _ = run_on_base(tmp_path, base, root, *options, "features.cache=false")
     for cached_line, online_line in zip(read_log(cached), read_log(online), strict=True):
         for name in cached_line.keys() | online_line.keys():
             if name.startswith(("cost/", "figures/")) or isinstance(cached_line[name], dict):
@@ -191,7 +188,8 @@ def test_training_from_the_cache_is_training_without_it(root, tmp_path, base):
 @pytest.mark.slow
 def test_half_precision_states_are_close(tmp_path, base):
     runs = [
-        run(tmp_path, base, "adalayers", *TABLE, f"features.precision={name}")[0] for name in ("fp32", "bf16", "fp16")
+        run_on_base(tmp_path, base, "adalayers", *TABLE, f"features.precision={name}")[0]
+        for name in ("fp32", "bf16", "fp16")
     ]
     losses = [json.loads((path / "run.json").read_text())["final_metrics"]["eval/loss"] for path in runs]
     assert losses[1] == pytest.approx(losses[0], rel=2e-2)
@@ -201,14 +199,14 @@ def test_half_precision_states_are_close(tmp_path, base):
 @pytest.mark.slow
 def test_runs_share_cached_states_and_announce_their_size(tmp_path, base, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    run(tmp_path, base, "adalayers", *TABLE)
+    run_on_base(tmp_path, base, "adalayers", *TABLE)
     assert "GiB" in caplog.text
 
     def fail(self, *args, **kwargs):
         raise AssertionError("the base ran again")
 
     monkeypatch.setattr(BertModel, "forward", fail)
-    run(tmp_path, base, "adalayers", *TABLE, "seed=3", "baseline=last_layer")
+    run_on_base(tmp_path, base, "adalayers", *TABLE, "seed=3", "baseline=last_layer")
 
 
 @pytest.mark.slow
@@ -218,7 +216,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(budget, tmp_path, base)
         *TABLE, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "trainer.save_total_limit=null",
         "model.cutoff_warmup_steps=3", "model.distribution_cutoff=0.2", *budget,
     )  # fmt: skip
-    whole, _ = run(tmp_path, base, "adalayers", *overrides)
+    whole, _ = run_on_base(tmp_path, base, "adalayers", *overrides)
     stopped = copy_interrupted_run(2, whole, tmp_path)
     tasks.run(build_config(tmp_path, base, "adalayers", *overrides, f"resume={stopped}"))
     assert_same_end(stopped, whole)
@@ -241,7 +239,7 @@ def test_a_budget_keeps_at_most_its_blocks(blocks, tmp_path, base):
     """Check training from the cache, the saved model, and its evaluation."""
     overrides = ("budget=blocks", f"budget.target={blocks}", "trainer.max_steps=40", "trainer.logging_steps=1")
     steps = ("trainer.eval_steps=20", "trainer.save_steps=20")
-    directory, metric = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *overrides, *steps)
+    directory, metric = run_on_base(tmp_path, base, "adalayers", *TABLE, *BUDGET, *overrides, *steps)
     depths = read_budget_lines(directory)
     assert depths[0][:2] == [3.0, 3.0]
     assert max(measured for _, measured, _ in depths[17:]) <= blocks  # hold and ramp are 16 of 40 updates
@@ -260,7 +258,7 @@ def test_a_budget_of_expected_layers_is_met(tmp_path, base):
     overrides = ("budget=layers", "budget.target=1.2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=150")
     steps = ("trainer.logging_steps=1", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.max_grad_norm=1")
     soft = ("model.alpha_distribution=10", "model.distribution_cutoff=0", "trainer.learning_rate=3e-3")
-    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *soft, *overrides, *steps)
+    directory, _ = run_on_base(tmp_path, base, "adalayers", *TABLE, *BUDGET, *soft, *overrides, *steps)
     depths = [measured for _, measured, _ in read_budget_lines(directory)]
     assert depths[0] == pytest.approx(1.5)
     assert sum(depths[-30:]) / 30 == pytest.approx(1.2, rel=0.05)
@@ -276,7 +274,7 @@ def test_a_budget_does_not_depend_on_micro_batches(unit, tmp_path, base):
                      f"trainer.gradient_accumulation_steps={accumulation}",
                      "trainer.max_steps=4", "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.logging_steps=1",
                      f"budget.unit={unit}", f"budget.target={target}", "budget.hold=0", "budget.ramp=1")  # fmt: skip
-        directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *overrides)
+        directory, _ = run_on_base(tmp_path, base, "adalayers", *TABLE, *BUDGET, *overrides)
         losses = [line["train/budget_loss"] for line in read_log(directory) if "train/budget_loss" in line]
         runs.append([number for entry in read_budget_lines(directory) for number in entry] + losses)
     assert runs[1] == pytest.approx(runs[0], rel=1e-4)
@@ -284,9 +282,9 @@ def test_a_budget_does_not_depend_on_micro_batches(unit, tmp_path, base):
 
 
 def test_a_trained_model_is_cut_to_blocks(tmp_path, base):
-    directory, _ = run(tmp_path, base, "adalayers", *TABLE, "trainer.max_steps=2")
+    directory, _ = run_on_base(tmp_path, base, "adalayers", *TABLE, "trainer.max_steps=2")
     overrides = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1,2,3]")
-    cut, _ = run(tmp_path, base, "adalayers", *TABLE, *overrides)
+    cut, _ = run_on_base(tmp_path, base, "adalayers", *TABLE, *overrides)
     budgets = json.loads((cut / "budgets.json").read_text())
     assert [(row["target"], row["mean"]) for row in budgets["rows"]] == [
         (None, 3.0),
@@ -302,7 +300,7 @@ def test_a_trained_model_is_cut_to_blocks(tmp_path, base):
 def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
     overrides = ("trainer.max_steps=8", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.plateau_patience=1",
                  "trainer.learning_rate=1e-6", "trainer.plateau_min_lr=0")  # fmt: skip
-    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *overrides)
+    directory, _ = run_on_base(tmp_path, base, "adalayers", *TABLE, *overrides)
     rates = [line["train/learning_rate"] for line in read_log(directory) if "train/learning_rate" in line]
     assert rates[-1] < rates[0] / 3
 
@@ -321,7 +319,7 @@ def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
 ]))  # fmt: skip
 def test_a_mistake_is_one_line_and_leaves_nothing(overrides, error, message, tmp_path, base):
     with pytest.raises(error, match=message) as caught:
-        run(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=" + str(base), *overrides)
+        run_on_base(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=" + str(base), *overrides)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -329,21 +327,16 @@ def test_a_mistake_is_one_line_and_leaves_nothing(overrides, error, message, tmp
 def test_without_a_network_the_error_names_local_alternatives(tmp_path, base):
     """Check the advice: the tokenizer is that of the base, so training one would not help."""
     with pytest.raises(DataError, match="model=adalayers_minilm needs no network") as caught:
-        run(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=nobody/roberta")
+        run_on_base(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=nobody/roberta")
     assert str(caught.value).startswith("tokenizer.path=nobody/roberta: ")
     assert "\n" not in str(caught.value)
     configured("adalayers", *TABLE, f"dataset.path={tmp_path}", "model=adalayers_minilm")  # there is such an option
 
 
-def test_features_are_for_frozen_bases():
-    with pytest.raises(ConfigError, match="features: only used by the model family adalayers"):
-        configured("ponder_tiny", "features.cache=false")
-
-
 @pytest.mark.slow
 def test_a_head_is_not_evaluated_on_another_base(tmp_path, base):
     folder = shutil.copytree(base, tmp_path / "base")
-    directory, _ = run(tmp_path, folder, "adalayers", *TABLE)
+    directory, _ = run_on_base(tmp_path, folder, "adalayers", *TABLE)
     torch.manual_seed(1)
     BertModel(BertConfig.from_pretrained(base)).save_pretrained(folder)
     with pytest.raises(CheckpointError, match="base_model") as caught:

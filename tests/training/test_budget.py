@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from adadepth import AlbertActForTokenClassification, tasks
 from adadepth.data import load_labelled_data
-from adadepth.errors import CheckpointError, ConfigError
+from adadepth.errors import CheckpointError
 from adadepth.metrics.metric_names import SPEEDUPS
 from adadepth.runtime.hardware import describe_machine
 from tests.configs.support import configured
@@ -206,35 +206,3 @@ def test_a_budget_holds_models_that_halt_by_sequence(tmp_path):
     tasks.run(configured("ponder_tiny", *small, *budget))
     (directory,) = tmp_path.glob("*/*")
     assert any("budget/multiplier" in line for line in read_lines(directory))
-
-
-@pytest.mark.parametrize(("overrides", "message"), [
-    (("model.act_penalty=1e-3",), "model.act_penalty=0.001 also penalises depth; set model.act_penalty=0, or"),
-    (("budget.target=9",), "budget.target=9: must be from 1 to 4, in updates"),
-    (("budget.target=0.5",), "budget.target=0.5: must be from 1 to 4, in updates"),
-    (("budget=work", "budget.target=2"), "budget.target=2: must be from 0 to 1, in macs"),
-    (("budget.grow=0.6", "budget.hold=0.3", "budget.ramp=0.3"), "but they add up to 1.2"),
-    (("budget.grow_from=5",), "budget.grow_from=5: must be at most model.num_hidden_layers=4"),
-    (("budget.target=null",), "budget: only used with a target"),
-    (("budget.targets=[2]",), "budget.targets=[2.0]: only used"),
-    (("score_halves=true",), "score_halves=true: only used with mode=evaluate"),
-    (("mode=evaluate", "checkpoint=x", "score_halves=true", "trainer.halting_statistics=false"),
-     "score_halves=true: needs trainer.halting_statistics=true"),
-    (("budget.gain=0",), "budget.gain=0.0: must be above 0"),
-])  # fmt: skip
-def test_impossible_budgets_are_one_line_errors(overrides, message):
-    with pytest.raises(ConfigError) as error:
-        configured("act_maze", *TINY, *overrides)
-    (line,) = str(error.value).splitlines()
-    assert message in line
-
-
-def test_a_geometric_prior_acts_as_a_multiplier():
-    with pytest.raises(ConfigError, match=r"model.prior=geometric also penalises depth"):
-        configured("ponder_tiny", "budget=depth")
-    configured("ponder_tiny", "budget=depth", "model.prior=uniform", "model.target_halt_probability=null")
-
-
-def test_a_model_without_a_depth_to_learn_is_refused():
-    with pytest.raises(ConfigError, match="model=albert does not learn its depth"):
-        configured("ponder_tiny", "model=albert_mini", "budget=depth")

@@ -12,8 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adadepth import LoopedForCausalLM
 from adadepth.tasks import exit_study
-from tests.configs.support import configured
-from tests.marks_support import keep_one_quick
 from tests.runs_support import execute_run, read_json
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, copy_interrupted_run
@@ -140,18 +138,6 @@ def test_a_trained_model_is_fitted_to_a_budget(text: tuple[str, ...], tmp_path: 
     assert fitted["fit"]["depth"] == pytest.approx(2, abs=0.2)  # on the half that it is fitted on
     assert read_json(run / "run.json")["final_metrics"]["budget/measured"] == fitted["mean"]
     assert read_json(run / "model" / "config.json")["exit_rule"].startswith("margin:")
-
-
-@pytest.mark.parametrize(("root", "overrides", "message"), keep_one_quick(3, [
-    ("loop_tiny", ["dataset=stream_python_docs"], "is read as streams, by par_xl; looped reads blocks"),
-    ("par_network", ["dataset=causal_python_docs"],
-     "is read as blocks, by early_exit, looped or routed; par_xl reads streams"),
-    ("loop_tiny", ["model.curriculum_share=0.2"], "only used with model.loop_curriculum"),
-    ("loop_tiny", ["model.loop_curriculum=linear", "model.objective=gate_alone", "model.gate=true"], "compares loops"),
-]))  # fmt: skip
-def test_impossible_settings_are_refused_before_a_run(root: str, overrides: list[str], message: str) -> None:
-    with pytest.raises(Exception, match=message):
-        configured(root, *overrides)
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from adadepth.errors import ConfigError, UserError
 from tests.configs.support import GLUE, configured
 from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.pages_support import check_costs
-from tests.training.finetune_support import SMALL, run
-from tests.training.support import assert_same_end, copy_interrupted_run
+from tests.training.finetune_support import SMALL
+from tests.training.support import assert_same_end, copy_interrupted_run, run_debug
 
 SENTENCE = "the cat sat on a mat and then it slept for some hours in the warm sun while birds sang"
 
@@ -51,7 +51,7 @@ def test_every_glue_configuration_trains_from_our_own_pretraining(family, task, 
     root = f"{family}_{task}"
     overrides = (f"model.pretrained={pretrained}", "dataset.source=local", f"dataset.path={tmp_path}/table")
     write_table(tmp_path / "table", configured(root))
-    (directory,), metric = run(tmp_path, root, *overrides)
+    directory, metric = run_debug(tmp_path / "out", root, *overrides)
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/score"] == metric
@@ -82,7 +82,7 @@ def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained)
     overrides = [f"model={model}", *SMALL]
     if model.endswith("_pretrained"):
         overrides = [f"model={model}", f"model.pretrained={pretrained}", "dataset.sequence_length=32"]
-    (directory,), metric = run(tmp_path, "ponder_tiny", *overrides)
+    directory, metric = run_debug(tmp_path / "out", "ponder_tiny", *overrides)
     again = configured(
         "ponder_tiny", *overrides[:1], "dataset.sequence_length=32", "dataset.max_evaluation_examples=8",
         "mode=evaluate", f"checkpoint={directory}", f"output_dir={tmp_path}/again",
@@ -99,7 +99,7 @@ def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained)
     ["trainer=finetune", "trainer=finetune_lamb", "trainer=scratch", "trainer=parity"],
 )
 def test_every_trainer_of_fine_tuning_runs(option, tmp_path):
-    (directory,), _ = run(tmp_path, "ponder_tiny", option, *SMALL, "trainer.save_steps=2")
+    directory, _ = run_debug(tmp_path / "out", "ponder_tiny", option, *SMALL, "trainer.save_steps=2")
     assert json.loads((directory / "run.json").read_text())["status"] == "finished"
 
 
@@ -111,7 +111,7 @@ def test_every_trainer_of_fine_tuning_runs(option, tmp_path):
                      "dataset.extrapolation_ones=[7,12]")),
 ]))  # fmt: skip
 def test_parity_reports_every_range(root, overrides, tmp_path):
-    (directory,), _ = run(tmp_path, root, "trainer.max_steps=2", *overrides)
+    directory, _ = run_debug(tmp_path / "out", root, "trainer.max_steps=2", *overrides)
     metrics = json.loads((directory / "run.json").read_text())["final_metrics"]
     ranges = ["interpolation", "extrapolation"]
     assert metrics["eval/accuracy"] is not None
@@ -123,7 +123,7 @@ def test_parity_reports_every_range(root, overrides, tmp_path):
 
 @pytest.mark.slow
 def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
-    (trained,), _ = run(tmp_path, "ponder_tiny", *SMALL)
+    trained, _ = run_debug(tmp_path / "out", "ponder_tiny", *SMALL)
     out = tmp_path / "compared"
     config = configured(
         "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "exit_rules=[all]", f"output_dir={out}",
@@ -155,7 +155,7 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     ("ponder_albert_mini", "entrpy:0.5", "did you mean 'entropy'?"),
 ])  # fmt: skip
 def test_an_unsupported_exit_rule_is_a_one_line_error(model, rule, message, tmp_path):
-    (trained,), _ = run(tmp_path, "ponder_tiny", f"model={model}", *SMALL)
+    trained, _ = run_debug(tmp_path / "out", "ponder_tiny", f"model={model}", *SMALL)
     config = configured(
         "ponder_tiny", f"model={model}", "mode=evaluate", f"checkpoint={trained}", f"exit_rules=[{rule}]",
         "dataset.sequence_length=32", f"output_dir={tmp_path}/refused",
@@ -172,13 +172,15 @@ def test_an_unsupported_exit_rule_is_a_one_line_error(model, rule, message, tmp_
 ])  # fmt: skip
 def test_a_wrong_exit_rule_of_the_model_fails_before_anything_is_written(overrides, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        run(tmp_path, "ponder_tiny", *overrides, *SMALL)
+        run_debug(tmp_path / "out", "ponder_tiny", *overrides, *SMALL)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_every_seed_is_a_run_and_a_summary_joins_them(tmp_path, capsys):
-    directories, metric = run(tmp_path, "ponder_tiny", "seeds=3", "seed=5", *SMALL)
+    output = (f"output_dir={tmp_path}/out", "trainer.disable_tqdm=true")
+    metric = tasks.run(configured("ponder_tiny", "debug=default", "seeds=3", "seed=5", *SMALL, *output))
+    directories = sorted((tmp_path / "out").glob("*/*"))
     assert len(directories) == 4
     summary = next(path for path in directories if (path / "seeds.json").exists())
     seeds = json.loads((summary / "seeds.json").read_text())
@@ -202,7 +204,7 @@ def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
     overrides = (*SMALL, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2",
                  "model.exit_rule=sample", "trainer.save_total_limit=null",
                  "model.hidden_dropout_prob=0.1")  # fmt: skip
-    (whole,), _ = run(tmp_path, "ponder_tiny", *overrides)
+    whole, _ = run_debug(tmp_path / "out", "ponder_tiny", *overrides)
     stopped = copy_interrupted_run(2, whole, tmp_path)
     tasks.run(configured("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", *overrides, f"resume={stopped}"))
     assert_same_end(stopped, whole)
@@ -210,7 +212,7 @@ def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
 
 @pytest.mark.slow
 def test_sampled_exits_are_drawn_alike_in_every_evaluation(tmp_path):
-    (trained,), _ = run(tmp_path, "ponder_tiny", *SMALL, "model.exit_rule=sample")
+    trained, _ = run_debug(tmp_path / "out", "ponder_tiny", *SMALL, "model.exit_rule=sample")
     means = set()
     for number in range(2):
         config = configured(
@@ -231,8 +233,8 @@ def test_labels_out_of_range_are_a_one_line_error(tmp_path):
         rows = [{"sentence": "a cat sat", "label": label} for label in (0, 1, 7)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match="label") as caught:
-        run(
-            tmp_path,
+        run_debug(
+            tmp_path / "out",
             "ponder_cola",
             "model=ponder_albert_mini",
             *SMALL,
@@ -252,6 +254,8 @@ def test_a_checkpoint_with_several_layer_groups_is_a_one_line_error(tmp_path):
     )  # fmt: skip
     AlbertModel(config).save_pretrained(tmp_path / "groups")
     with pytest.raises(UserError, match="group") as caught:
-        run(tmp_path, "ponder_tiny", "model=ponder_albert_pretrained", f"model.pretrained={tmp_path}/groups",
-            "tokenizer.path=null", "tokenizer.vocab_size=120", "model.vocab_size=120")  # fmt: skip
+        run_debug(
+            tmp_path / "out", "ponder_tiny", "model=ponder_albert_pretrained", f"model.pretrained={tmp_path}/groups",
+            "tokenizer.path=null", "tokenizer.vocab_size=120", "model.vocab_size=120",
+        )  # fmt: skip
     assert "\n" not in str(caught.value)

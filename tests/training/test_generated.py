@@ -9,23 +9,16 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
-from adadepth import tasks
 from adadepth.data import load_labelled_data
 from adadepth.errors import CheckpointError, ConfigError
 from tests.configs.support import configured
+from tests.training.support import run_debug
 
 SMALL = (
     "model.embedding_size=16", "model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
     "model.num_hidden_layers=4", "budget=none",
 )  # fmt: skip
 SENTENCE = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "slept"]
-
-
-def run(folder: Path, root: str, *overrides: str) -> Path:
-    config = configured(root, "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true", *overrides)
-    tasks.run(config)
-    (directory,) = folder.glob("*/*")
-    return directory
 
 
 @pytest.mark.slow
@@ -39,7 +32,7 @@ def run(folder: Path, root: str, *overrides: str) -> Path:
 def test_every_generated_task_trains_and_reports_difficulty(
     root: str, overrides: tuple[str, ...], sets: list[str], tmp_path: Path
 ) -> None:
-    directory = run(tmp_path, root, *SMALL, *overrides)
+    directory, _ = run_debug(tmp_path, root, *SMALL, *overrides)
     record, halting = (json.loads((directory / name).read_text()) for name in ("run.json", "halting.json"))
     metrics, is_sequence = record["final_metrics"], "dataset=hops_sequence" in overrides
     assert record["status"] == "finished"
@@ -59,7 +52,7 @@ def test_every_generated_task_trains_and_reports_difficulty(
 def test_texts_with_a_number_of_loops_are_scored_as_a_whole(tmp_path: Path) -> None:
     """Compare the heat map of the run with its saved model, which is called once for every number of loops."""
     overrides = ("model.num_loops=6", "dataset.train_lengths=[1,3]", "dataset.beyond_lengths=[5]")
-    directory = run(tmp_path, "loop_lengths", *overrides)
+    directory, _ = run_debug(tmp_path, "loop_lengths", *overrides)
     sets = json.loads((directory / "exits.json").read_text())["sets"]
     model = AutoModelForTokenClassification.from_pretrained(directory / "model").eval()
     config = configured("loop_lengths", "debug=default", *overrides)
@@ -78,14 +71,14 @@ def test_texts_with_a_number_of_loops_are_scored_as_a_whole(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_field(tmp_path: Path) -> None:
-    directory = run(tmp_path / "first", "act_maze", *SMALL, "dataset.size=4", "dataset.beyond_sizes=[]")
+    directory, _ = run_debug(tmp_path / "first", "act_maze", *SMALL, "dataset.size=4", "dataset.beyond_sizes=[]")
     model = AutoModelForTokenClassification.from_pretrained(directory / "model")
     assert (model.config.type_vocab_size, model.config.id2label) == (12, {0: "unreachable", 1: "reachable"})
     again = ("mode=evaluate", f"checkpoint={directory}", "dataset.beyond_sizes=[7]", "dataset.size=6")
-    grids_file = json.loads((run(tmp_path / "again", "act_maze", *again) / "grids.json").read_text())
+    grids_file = json.loads((run_debug(tmp_path / "again", "act_maze", *again)[0] / "grids.json").read_text())
     assert [len(grids[0]["cells"]) for grids in grids_file["sets"].values()] == [6, 7]
     with pytest.raises(CheckpointError, match=r"dataset.field=20: "):
-        run(tmp_path / "wide", "act_maze", *again, "dataset.field=20", "model.max_position_embeddings=null")
+        run_debug(tmp_path / "wide", "act_maze", *again, "dataset.field=20", "model.max_position_embeddings=null")
     start = (
         *SMALL,
         f"model.pretrained={directory}/model",
@@ -95,7 +88,7 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
         "dataset.beyond_sizes=[]",
     )
     with pytest.raises(ConfigError, match=r"the data need type_vocab_size=8, but the pretrained model has 12"):
-        run(tmp_path / "narrow", "act_maze", *start)
+        run_debug(tmp_path / "narrow", "act_maze", *start)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +116,7 @@ def test_words_are_tagged_from_scratch(tagged_sentences: Path, tmp_path: Path) -
         "tokenizer.vocab_size=60",
         "dataset.sequence_length=32",
     )
-    directory = run(tmp_path, "act_pos", *SMALL, *data)
+    directory, _ = run_debug(tmp_path, "act_pos", *SMALL, *data)
     halting = json.loads((directory / "halting.json").read_text())
     labelled = sum(halting["classes"][f"label: {name}"]["n"] for name in ("LONG", "SHORT"))
     assert halting["unit"] == "token"
@@ -147,9 +140,9 @@ def test_words_are_tagged_from_scratch(tagged_sentences: Path, tmp_path: Path) -
 def test_words_are_tagged_from_pretrained_weights(tagged_sentences: Path, pretrained: Path, tmp_path: Path) -> None:
     settings = ("model=albert_act_pretrained", f"model.pretrained={pretrained}", "dataset.sequence_length=32")
     data = ("dataset.source=local", f"dataset.path={tagged_sentences}")
-    directory = run(tmp_path / "first", "act_pos", *settings, *data)
+    directory, _ = run_debug(tmp_path / "first", "act_pos", *settings, *data)
     assert load_tagger(directory).config.hidden_size == 32
-    again = run(
+    again, _ = run_debug(
         tmp_path / "again", "act_pos", settings[0], settings[2], *data, "mode=evaluate", f"checkpoint={directory}"
     )
     scores = [json.loads((path / "run.json").read_text())["final_metrics"]["eval/score"] for path in (directory, again)]

@@ -7,12 +7,12 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from adadepth import tasks
-from adadepth.errors import ConfigError, UserError
+from adadepth.errors import UserError
 from adadepth.halting.distribution import continuation_losses
 from tests.configs.support import configured
-from tests.marks_support import keep_one_quick, mark_mostly_slow
+from tests.marks_support import mark_mostly_slow
 from tests.models_support import make_padded_batch, make_small_ponder
-from tests.training.support import assert_same_end, copy_interrupted_run
+from tests.training.support import assert_same_end, copy_interrupted_run, run_config
 
 TOKENS = (
     "dataset=parity", "dataset.size=8", "dataset.sequence_length=12", "dataset.train_ones=[1,8]",
@@ -33,11 +33,8 @@ SHORT = (
 FAMILIES = {"ponder_tiny": TOKENS, "ponder_parity": VECTORS}
 
 
-def run(folder, root, *overrides):
-    before = set(folder.rglob("run.json"))
-    tasks.run(configured(root, *FAMILIES[root], *SHORT, f"output_dir={folder}", *overrides))
-    (record,) = set(folder.rglob("run.json")) - before
-    return record.parent
+def train_stage(folder, root, *overrides):
+    return run_config(configured(root, *FAMILIES[root], *SHORT, f"output_dir={folder}", *overrides))[0]
 
 
 def load_weights(folder):
@@ -51,13 +48,15 @@ def is_halting(name):
 @pytest.fixture(scope="module", params=mark_mostly_slow(FAMILIES, lambda family: family == "ponder_tiny"))
 def first_stage(request, tmp_path_factory):
     """Return a family's configuration, and a run of its first stage."""
-    return request.param, run(tmp_path_factory.mktemp("first"), request.param)
+    return request.param, train_stage(tmp_path_factory.mktemp("first"), request.param)
 
 
 @pytest.mark.slow
 def test_only_the_halting_head_changes_and_the_result_is_an_ordinary_run(first_stage, tmp_path):
     root, first = first_stage
-    second = run(tmp_path, root, f"model.pretrained={first}/model", "halting.alone=true", "trainer.weight_decay=0.1")
+    second = train_stage(
+        tmp_path, root, f"model.pretrained={first}/model", "halting.alone=true", "trainer.weight_decay=0.1"
+    )
     before, after = load_weights(first / "model"), load_weights(second / "model")
     assert before.keys() == after.keys()
     for name, value in before.items():
@@ -69,14 +68,14 @@ def test_only_the_halting_head_changes_and_the_result_is_an_ordinary_run(first_s
     assert "eval/kl_loss" not in record["final_metrics"]
     assert "Second stage" in (second / "report.html").read_text()
     assert "Second stage" not in (first / "report.html").read_text()
-    run(tmp_path, root, "mode=evaluate", f"checkpoint={second}", "exit_rules=[quantile:0.5,fixed:2]")
+    train_stage(tmp_path, root, "mode=evaluate", f"checkpoint={second}", "exit_rules=[quantile:0.5,fixed:2]")
 
 
 @pytest.mark.slow
 def test_a_resumed_second_stage_is_the_one_that_was_never_stopped(first_stage, tmp_path):
     root, first = first_stage
     stage = (f"model.pretrained={first}/model", "halting.alone=true")
-    whole = run(tmp_path / "whole", root, *stage)
+    whole = train_stage(tmp_path / "whole", root, *stage)
     stopped = copy_interrupted_run(2, whole, tmp_path)
     tasks.run(configured(root, *FAMILIES[root], *SHORT, *stage, f"resume={stopped}"))
     assert_same_end(stopped, whole)
@@ -130,33 +129,13 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
 # ---- mistakes
 
 
-@pytest.mark.parametrize(("root", "overrides", "message"), keep_one_quick(3, [
-    ("ponder_tiny", ["halting.alone=true"], "model.pretrained: required by halting.alone=true"),
-    ("ponder_tiny", ["halting.slope=3"], "halting: only used with halting.alone=true"),
-    ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.slope=0"], "slope=0.0: must be above 0"),
-    ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.threshold=-1"], "must be at least 0"),
-    ("ponder_tiny", ["halting.alone=true", "model=pabee_mini"], "halting: only used by the model family ponder_albert"),
-    ("act_tiny", ["halting.alone=true"], "halting: only used"),
-    ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "optimise=eval/kl_loss"], "optimise=eval/kl_loss: "),
-    (
-        "ponder_tiny",
-        ["halting.alone=true", "model.pretrained=a", "mode=evaluate", "checkpoint=a"],
-        "halting.alone=true: only used",
-    ),
-]))  # fmt: skip
-def test_a_meaningless_second_stage_is_a_one_line_error(root, overrides, message):
-    with pytest.raises(ConfigError) as caught:
-        configured(root, *overrides)
-    assert len([line for line in str(caught.value).splitlines() if message in line]) == 1
-
-
 def test_weights_of_another_family_and_a_single_step_are_refused(first_stage, tmp_path):
     root, first = first_stage
     depth = "model.num_hidden_layers=1" if root == "ponder_tiny" else "model.num_steps=1"
     with pytest.raises(UserError, match="has one step, so there is no exit to decide") as caught:
-        run(tmp_path, root, f"model.pretrained={first}/model", "halting.alone=true", depth)
+        train_stage(tmp_path, root, f"model.pretrained={first}/model", "halting.alone=true", depth)
     assert "\n" not in str(caught.value)
     if root == "ponder_tiny":
-        plain = run(tmp_path, root, "model=albert_mini")
+        plain = train_stage(tmp_path, root, "model=albert_mini")
         with pytest.raises(UserError, match=r"holds albert; halting\.alone=true needs ponder_albert"):
-            run(tmp_path, root, f"model.pretrained={plain}/model", "halting.alone=true")
+            train_stage(tmp_path, root, f"model.pretrained={plain}/model", "halting.alone=true")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 from omegaconf import OmegaConf
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from adadepth.errors import ConfigError
-from tests.configs.support import configured
 from tests.runs_support import execute_run, read_json, read_logged
 
 ROOT = ("--config-name", "act_hops", "model=looped_mini", "budget=none")
@@ -97,18 +94,3 @@ def test_exits_are_studied_and_fitted(trained_run: Path, tmp_path: Path) -> None
     assert row["target"] == 1.5
     assert row["fit"]["depth"] == pytest.approx(1.5, rel=0.1)
     assert f"{row['mean']:.2f}" in (run / "report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["budget.targets=[9]", "mode=evaluate", "checkpoint=a"], "budget.targets=9: must be from 1 to 3, in updates"),
-        (
-            ["budget.target=2", "budget.gain=3"],
-            "budget.gain=3: model=looped is fitted to its target after training",
-        ),
-    ],
-)
-def test_an_unreachable_budget_is_a_one_line_error(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        configured("act_hops", "model=looped_mini", "budget=none", "model.num_loops=3", *overrides)

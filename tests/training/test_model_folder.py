@@ -188,16 +188,3 @@ def test_a_failed_upload_is_only_a_warning(hub: Hub, tmp_path: Path, caplog) -> 
     with caplog.at_level(logging.WARNING, logger="adadepth"):
         assert push(tmp_path, "us/x", "a message") is None
     assert f"try again with: hf upload us/x {tmp_path}" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["trainer.hub_model_id=us/x"], "trainer.hub_model_id=us/x: only used with trainer.push_to_hub=true"),
-        (["trainer.push_to_hub=true", "runtime.offline=true"], "cannot be combined with runtime.offline=true"),
-        (["trainer.push_to_hub=true", "seeds=2"], "trainer.push_to_hub=true: only with mode=train"),
-    ],
-)
-def test_hub_settings_without_effect_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        configured("ponder_tiny", *overrides)

@@ -17,7 +17,7 @@ from adadepth.data import load_labelled_data
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.build import build_classifier, classifier_class, load_model
 from tests.configs.support import configured
-from tests.training.predictions_support import SMALL, run
+from tests.training.predictions_support import SMALL, predict_sets
 from tests.unit.data.labelled_support import write_splits
 
 TOPICS = ["animals", "food", "news"]
@@ -56,7 +56,7 @@ def test_labels_are_rows_of_zeros_and_ones(lists: bool, tmp_path: Path) -> None:
 
 
 def test_a_multi_label_run_writes_correct_predictions_and_metrics(tmp_path: Path) -> None:
-    directory, metrics, sets = run(
+    directory, metrics, sets = predict_sets(
         tmp_path / "out", "ponder_tiny", *SMALL, *write_table(tmp_path / "data"), "model.exit_rule=quantile:0.5"
     )
     rows = sets["validation"]

@@ -54,8 +54,8 @@ def compute_transformers_loss(folder: Path, text: str, end: bool) -> float:
     return nats / predicted
 
 
-def run(name: str, decoder: Path, output: Path, *overrides: str) -> dict[str, Any]:
-    """Return the record of a run on the text beside a decoder."""
+def read_run_on_text(name: str, decoder: Path, output: Path, *overrides: str) -> dict[str, Any]:
+    """Run a configuration on the text beside a decoder, and return the record."""
     file = decoder.parent / "text.txt"
     tasks.run(configured(
         name, "dataset=causal_text", f"dataset.path={file}", f"dataset.evaluation_path={file}",
@@ -70,7 +70,7 @@ def run(name: str, decoder: Path, output: Path, *overrides: str) -> dict[str, An
 def test_all_layers_have_the_loss_of_the_decoder(
     decoder: Path, tmp_path: Path, append_eos: bool, capsys: pytest.CaptureFixture[str], caplog: Any
 ) -> None:
-    record = run(
+    record = read_run_on_text(
         "exit_tiny", decoder, tmp_path, "mode=evaluate", f"checkpoint={decoder}", f"dataset.append_eos={append_eos}"
     )
     expected = compute_transformers_loss(decoder, TEXT.strip("\n"), append_eos)
@@ -78,7 +78,7 @@ def test_all_layers_have_the_loss_of_the_decoder(
     assert record["data"]["keep_newlines"] is True
     layout = "newlines kept, an end token after every document;" if append_eos else "newlines kept;"
     assert f"data: causal_text, {layout}" in caplog.text + "".join(capsys.readouterr())
-    lines = run(
+    lines = read_run_on_text(
         "exit_tiny",
         decoder,
         tmp_path / "lines",
@@ -93,7 +93,9 @@ def test_one_loop_has_the_loss_of_the_decoder(decoder: Path, tmp_path: Path) -> 
     looped = retrofit(AutoModelForCausalLM.from_pretrained(decoder), prelude=2, core=2, coda=1, num_loops=1)
     looped.save_pretrained(tmp_path / "looped")
     AutoTokenizer.from_pretrained(decoder).save_pretrained(tmp_path / "looped")
-    record = run("loop_retrofit", decoder, tmp_path / "run", "mode=evaluate", f"checkpoint={tmp_path}/looped")
+    record = read_run_on_text(
+        "loop_retrofit", decoder, tmp_path / "run", "mode=evaluate", f"checkpoint={tmp_path}/looped"
+    )
     expected = compute_transformers_loss(decoder, TEXT.strip("\n"), True)
     assert record["final_metrics"]["eval/loss"] == pytest.approx(expected, abs=1e-5)
 
@@ -105,13 +107,15 @@ def test_models_keep_the_newlines_of_their_training_text(decoder: Path, tmp_path
     expected = compute_transformers_loss(decoder, TEXT.strip("\n"), True)
     exits = ("model.exit_layers=[2]", "model.exit_heads=own", f"model.pretrained={decoder}", *few)
     for number, (keeps, changes) in enumerate({True: (), False: ("dataset.keep_newlines=false",)}.items()):
-        record = run("exit_retrofit", decoder, tmp_path / f"{number}", *exits, *changes)
+        record = read_run_on_text("exit_retrofit", decoder, tmp_path / f"{number}", *exits, *changes)
         last = record["final_metrics"]["eval/step_2/loss"]  # its base is frozen
         assert (abs(last - expected) < 1e-5) is keeps
         model = next((tmp_path / f"{number}").glob("*/*/model"))
         assert json.loads((model / "config.json").read_text())["training_data"]["keep_newlines"] is keeps
         copy = shutil.copytree(model, tmp_path / f"copy of {number}")
-        again = run("exit_tiny", decoder, tmp_path / f"again {number}", "mode=evaluate", f"checkpoint='{copy}'")
+        again = read_run_on_text(
+            "exit_tiny", decoder, tmp_path / f"again {number}", "mode=evaluate", f"checkpoint='{copy}'"
+        )
         assert again["data"]["keep_newlines"] is keeps
         assert again["final_metrics"]["eval/step_2/loss"] == pytest.approx(last, abs=1e-5)
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.errors import ConfigError
-from tests.configs.support import configured
-from tests.training.predictions_support import SMALL, run
+from tests.training.predictions_support import SMALL, predict_sets
 from tests.training.questions_support import SMALL as SMALL_QUESTIONS
 from tests.training.questions_support import list_overrides as question_settings
 from tests.unit.data.labelled_support import make_pair_rows, write_splits
@@ -32,7 +30,7 @@ def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, t
     overrides = [f"model={model}", *SMALL] + ([f"model.exit_rule={rule}"] if rule else [])
     if model == "albert_act_pretrained":
         overrides = [*overrides, "model.pretrained=null", "budget=none"]
-    _, metrics, sets = run(tmp_path, "ponder_tiny", *overrides)
+    _, metrics, sets = predict_sets(tmp_path, "ponder_tiny", *overrides)
     (rows,) = sets.values()
     assert [row["id"] for row in rows] == sorted({row["id"] for row in rows})
     assert len(rows) == 24
@@ -53,7 +51,7 @@ def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: P
     unlabelled = [{key: value for key, value in row.items() if key != "label"} for row in rows[:7]]
     unlabelled = unlabelled if labels is None else [{**row, "label": labels} for row in unlabelled]
     write_splits(data, "csv", train=rows, validation=rows[:8], test=unlabelled)
-    directory, _, sets = run(
+    directory, _, sets = predict_sets(
         tmp_path / "out", "ponder_tiny", *SMALL, "dataset=table", f"dataset.path={data}",
         "dataset.text_columns=[premise,hypothesis]", "predictions=false",
     )  # fmt: skip
@@ -67,7 +65,7 @@ def test_a_model_keeps_the_weights_of_its_classes(tmp_path: Path) -> None:
     rows = make_pair_rows(24)
     write_splits(tmp_path / "data", "csv", train=[row for row in rows if row["label"] or not row["number"] % 4],
                  validation=rows[:8])  # fmt: skip
-    directory, metrics, sets = run(
+    directory, metrics, sets = predict_sets(
         tmp_path / "out", "ponder_tiny", *SMALL, "dataset=table", f"dataset.path={tmp_path}/data",
         "dataset.text_columns=[premise,hypothesis]", "dataset.class_weights=balanced",
     )  # fmt: skip
@@ -83,11 +81,11 @@ def test_every_set_has_a_file_with_the_exits_of_its_rule(tmp_path: Path) -> None
     overrides = (
         "dataset=parity", *SMALL, "dataset.size=12", "dataset.train_ones=[1,6]", "dataset.extrapolation_ones=[7,12]",
     )  # fmt: skip
-    directory, metrics, sets = run(tmp_path / "trained", "ponder_tiny", *overrides)
+    directory, metrics, sets = predict_sets(tmp_path / "trained", "ponder_tiny", *overrides)
     assert set(sets) == {"interpolation", "extrapolation"}
     assert compute_accuracy(sets["extrapolation"]) == pytest.approx(metrics["eval/extrapolation/accuracy"])
     again = [override for override in overrides if not override.startswith(("model.", "tokenizer.", "debug"))]
-    _, metrics, sets = run(
+    _, metrics, sets = predict_sets(
         tmp_path / "again", "ponder_tiny", *again, "mode=evaluate", f"checkpoint={directory}",
         "model.exit_rule=fixed:2",
     )  # fmt: skip
@@ -101,7 +99,7 @@ def test_predictions_of_a_regression_are_values(tmp_path: Path) -> None:
     for split in ("train", "validation"):
         rows = [{"sentence1": f"a cat {n % 3}", "sentence2": f"cats {n % 5}", "label": n % 6 * 0.9} for n in range(24)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, metrics, sets = run(
+    _, metrics, sets = predict_sets(
         tmp_path / "out", "ponder_stsb", "model=ponder_albert_mini", *SMALL, "dataset.source=local",
         f"dataset.path={folder}", "tokenizer.path=null",
     )  # fmt: skip
@@ -123,7 +121,7 @@ def write_tagged(folder: Path) -> Path:
 
 def test_predictions_of_a_tagger_are_lists_over_words(tmp_path: Path) -> None:
     small = [override for override in SMALL if "sequence_length" not in override]
-    _, metrics, sets = run(
+    _, metrics, sets = predict_sets(
         tmp_path / "out", "act_pos", "dataset=tagging_table", f"dataset.path={write_tagged(tmp_path / 'table')}",
         *small,
         "dataset.sequence_length=16", "dataset.tag_column=tags", "dataset.metrics=[token_accuracy]",
@@ -144,7 +142,7 @@ def test_predictions_of_a_tagger_are_lists_over_words(tmp_path: Path) -> None:
 def test_predictions_of_questions_and_choices(root: str, metric: str, tmp_path: Path) -> None:
     overrides = question_settings(tmp_path, root, "predictions=true")
     assert set(SMALL_QUESTIONS) <= set(overrides)
-    directory, metrics, sets = run(tmp_path / "out", root, *overrides)
+    directory, metrics, sets = predict_sets(tmp_path / "out", root, *overrides)
     rows = sets["validation"]
     if root == "act_squad":
         answers = json.loads((directory / "predictions" / "validation.json").read_text())
@@ -168,7 +166,7 @@ def test_ids_of_tagged_sentences_are_rows_of_the_file(tmp_path: Path) -> None:
         texts = ["".join(f"cat\t{'NVO'[(n >> position) % 3]}\n" for position in range(6)) for n in range(count)]
         (table / f"{split}.conll").write_text("\n".join(texts))
     small = [override for override in SMALL if "max_evaluation_examples" not in override]
-    _, _, sets = run(
+    _, _, sets = predict_sets(
         tmp_path / "out", "act_pos", "dataset=tagging_table", f"dataset.path={table}", *small, "budget=none",
         "dataset.tag_column=ner_tags", "dataset.metrics=[token_accuracy]", "tokenizer.path=null",
         "dataset.max_evaluation_examples=9",
@@ -185,7 +183,7 @@ def test_ids_of_choices_are_rows_of_the_file(tmp_path: Path) -> None:
     lines = (table / "train.jsonl").read_text().splitlines()
     rows = [json.loads(lines[number % len(lines)]) | {"label": number * number % 7 % 4} for number in range(40)]
     (table / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, _, sets = run(tmp_path / "out", "act_swag", *overrides, "dataset.max_evaluation_examples=9")
+    _, _, sets = predict_sets(tmp_path / "out", "act_swag", *overrides, "dataset.max_evaluation_examples=9")
     assert [row["id"] for row in sets["validation"]] == NINE_OF_FORTY
     assert [row["label"] for row in sets["validation"]] == [str(rows[number]["label"]) for number in NINE_OF_FORTY]
 
@@ -198,7 +196,7 @@ def test_ids_of_puzzles_are_rows_of_the_file(tmp_path: Path) -> None:
     for split, part in (("train", answers[40:]), ("test", answers[:40])):
         rows = "".join(f"{answer[:3]}...,{answer}\n" for answer in part)
         (table / f"{split}.csv").write_text(f"question,answer\n{rows}")
-    _, _, sets = run(
+    _, _, sets = predict_sets(
         tmp_path / "out", "trm_tiny", "dataset=sudoku_extreme", f"dataset.path={table}", "dataset.symmetries=none",
         "dataset.max_evaluation_examples=9", "debug=default", "trainer.disable_tqdm=true", "predictions=true",
         "dataset.symbols=.12",
@@ -206,13 +204,3 @@ def test_ids_of_puzzles_are_rows_of_the_file(tmp_path: Path) -> None:
     (rows,) = sets.values()
     assert [row["id"] for row in rows] == NINE_OF_FORTY
     assert ["".join(row["label"]) for row in rows] == [answers[number] for number in NINE_OF_FORTY]
-
-
-@pytest.mark.parametrize(("root", "override", "message"), [
-    ("ponder_tiny", "trainer.halting_statistics=false", "predictions=true: needs trainer.halting_statistics=true"),
-    ("act_tiny", "task=pretrain", "predictions=true: only used with labelled data"),
-])  # fmt: skip
-def test_predictions_without_a_writer_are_refused(root: str, override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        configured(root, "predictions=true", override)
-    assert "\n" not in str(caught.value)

@@ -22,14 +22,15 @@ from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.marks_support import keep_one_quick, mark_mostly_slow
 from tests.training.questions_support import list_overrides, write_tables
+from tests.training.support import run_config
 
 NO_DROPOUT = ("model.classifier_dropout_prob=0", "model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
 
 
-def run(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[list[Path], float]:
-    config = configured(root, *list_overrides(tmp_path, root, f"output_dir={tmp_path}/out", *overrides, **table))
-    metric = tasks.run(config)
-    return sorted((tmp_path / "out").glob("*/*")), metric
+def answer_questions(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[Path, float | None]:
+    """Run a root on small tables of its kind, and return the run directory and its metric."""
+    output = f"output_dir={tmp_path}/out"
+    return run_config(configured(root, *list_overrides(tmp_path, root, output, *overrides, **table)))
 
 
 def read_last_metrics(directory: Path) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def test_a_run_trains_reports_and_is_evaluated_again(
 ) -> None:
     splits = {"train": 12, "validation": 9, "other": 6}
     sets = ("dataset.evaluation_splits=[validation,other]", "dataset.max_train_examples=10")
-    (directory,), metric = run(tmp_path, root, *overrides, *sets, unanswerable=bool(overrides), **splits)
+    directory, metric = answer_questions(tmp_path, root, *overrides, *sets, unanswerable=bool(overrides), **splits)
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/score"] == metric
@@ -88,7 +89,7 @@ def test_a_run_trains_reports_and_is_evaluated_again(
 def test_a_budget_holds_and_is_fitted(root: str, tmp_path: Path) -> None:
     readouts = ("model.readout_weight=0.5",) if root == "act_swag" else ()
     budget = ("model.act_penalty=0", "budget.target=2", *readouts)
-    (directory,), _ = run(tmp_path, root, *budget)
+    directory, _ = answer_questions(tmp_path, root, *budget)
     logged = read_last_metrics(directory)
     assert logged["budget/target"] == 2
     assert 1 <= logged["budget/measured"] <= 3
@@ -198,7 +199,7 @@ def test_a_small_table_is_learned(root: str, name: str, tmp_path: Path) -> None:
             row["label"] = next(choice for choice in range(4) if row[f"ending{choice}"] == "is a owl")
     for split in ("train", "validation"):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (directory,), _ = run(
+    directory, _ = answer_questions(
         tmp_path, root, "trainer.max_steps=80", "dataset.max_evaluation_examples=null", "trainer.learning_rate=3e-3",
         "trainer.per_device_train_batch_size=16", "trainer.eval_strategy=no", "trainer.save_strategy=no",
         "trainer.load_best_model_at_end=false", "model.initializer_range=0.2", "model.act_penalty=0", *NO_DROPOUT,

@@ -83,7 +83,7 @@ CASES = {
 }  # fmt: skip
 
 
-def run(case: Case, folder: Path, *overrides: str) -> None:
+def run_case(case: Case, folder: Path, *overrides: str) -> None:
     root, *overrides_of_case = case.overrides
     tasks.run(configured(root, *SHORT, *overrides_of_case, f"output_dir={folder}", *overrides))
 
@@ -129,10 +129,10 @@ def count_calls(model: nn.Module, name: str) -> int:
 @pytest.mark.parametrize("name", mark_mostly_slow(CASES, lambda name: name in ("multi_exit_albert", "routed layers")))
 def test_both_neighbours_of_the_compute_are_trained_at_their_depth(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    run(case, tmp_path)
+    run_case(case, tmp_path)
     (directory,) = tmp_path.glob("*/*")
     most, full = set_share(directory, 0.7)
-    run(case, tmp_path, f"rival_of={directory}")
+    run_case(case, tmp_path, f"rival_of={directory}")
     adaptive, *rivals = read_rows(directory)
     compute = {row["depth"]: row["adaptive_macs"] for row in rivals}
     low, *_, high = depths = sorted(compute)
@@ -190,7 +190,7 @@ SEEDS = ("seeds=2", "seed=3")
 
 def make_summary(case: Case, folder: Path) -> Path:
     """Train an adaptive run with two seeds, of 35 and 45 % of its compute, and return the summary."""
-    run(case, folder, *SEEDS)
+    run_case(case, folder, *SEEDS)
     (path,) = folder.glob("*/*/seeds.json")
     for share, part in zip((0.35, 0.45), json.loads(path.read_text())["runs"].values(), strict=True):
         set_share(path.parent / part, share)
@@ -201,7 +201,7 @@ def make_summary(case: Case, folder: Path) -> Path:
 def test_every_seed_of_a_summary_has_its_baselines(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     summary = make_summary(case, tmp_path)
-    run(case, tmp_path, "rival_of=latest")
+    run_case(case, tmp_path, "rival_of=latest")
     rows = read_rows(summary)
     assert [(row["kind"], row["seed"]) for row in rows[:2]] == [("adaptive", 3), ("adaptive", 4)]
     assert [(row["depth"], row["seed"]) for row in rows[2:]] == [(1, 3), (1, 4), (2, 3), (2, 4)]
@@ -224,10 +224,10 @@ def test_interrupted_baselines_end_as_uninterrupted_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, saves = CASES["multi_exit_albert"], ("trainer.save_strategy=steps", "trainer.save_steps=1")
-    run(case, tmp_path / "adaptive", *saves)
+    run_case(case, tmp_path / "adaptive", *saves)
     (directory,) = (tmp_path / "adaptive").glob("*/*")
     set_share(directory, 0.35)
-    run(case, tmp_path / "whole", f"rival_of={directory}", *saves)
+    run_case(case, tmp_path / "whole", f"rival_of={directory}", *saves)
     whole = read_rows(directory)
     (directory / "rivals.json").unlink()
 
@@ -239,7 +239,7 @@ def test_interrupted_baselines_end_as_uninterrupted_ones(
     step = DepthTrainer.training_step
     monkeypatch.setattr(DepthTrainer, "training_step", interrupt)
     with pytest.raises(SystemExit):
-        run(case, tmp_path / "cut", f"rival_of={directory}", *saves)
+        run_case(case, tmp_path / "cut", f"rival_of={directory}", *saves)
     monkeypatch.undo()
     assert not (directory / "rivals.json").exists()
     printed = capsys.readouterr().out
@@ -261,7 +261,7 @@ def test_interrupted_baselines_end_as_uninterrupted_ones(
 def test_a_baseline_can_be_resumed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the resume of a single baseline, as runs of versions that trained only one."""
     case, saves = CASES["multi_exit_albert"], ("trainer.save_strategy=steps", "trainer.save_steps=1")
-    run(case, tmp_path, *saves)
+    run_case(case, tmp_path, *saves)
     (directory,) = tmp_path.glob("*/*")
     set_share(directory, 0.26)
 
@@ -273,7 +273,7 @@ def test_a_baseline_can_be_resumed_alone(tmp_path: Path, monkeypatch: pytest.Mon
     step = DepthTrainer.training_step
     monkeypatch.setattr(DepthTrainer, "training_step", interrupt)
     with pytest.raises(SystemExit):
-        run(case, tmp_path, f"rival_of={directory}", *saves)
+        run_case(case, tmp_path, f"rival_of={directory}", *saves)
     monkeypatch.undo()
     (part,) = (path.parent for path in tmp_path.glob("*_rival/*/checkpoints"))
     tasks.run(configured(case.overrides[0], f"resume={part}"))
@@ -287,7 +287,7 @@ def test_a_baseline_can_be_resumed_alone(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture(scope="module")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    run(CASES["multi_exit_albert"], folder)
+    run_case(CASES["multi_exit_albert"], folder)
     (directory,) = folder.glob("*/*")
     set_share(directory, 0.35)
     return directory
@@ -307,7 +307,7 @@ def test_unsuitable_runs_are_one_line_errors(
     (trained_run / "run.json").write_text(json.dumps(record | changes))
     try:
         with pytest.raises((CheckpointError, ConfigError), match=message) as error:
-            run(CASES["multi_exit_albert"], tmp_path, f"rival_of={trained_run}", *overrides)
+            run_case(CASES["multi_exit_albert"], tmp_path, f"rival_of={trained_run}", *overrides)
     finally:
         (trained_run / "run.json").write_text(json.dumps(record))
     assert len(str(error.value).splitlines()) == 1
@@ -317,24 +317,8 @@ def test_unsuitable_runs_are_one_line_errors(
 def test_a_missing_run_is_named_with_the_nearest_one(trained_run: Path) -> None:
     typo, nearest = str(trained_run)[:-1], re.escape(str(trained_run))
     with pytest.raises(CheckpointError, match=rf"not a run directory .*did you mean '{nearest}'") as error:
-        run(CASES["multi_exit_albert"], trained_run.parents[1], f"rival_of={typo}")
+        run_case(CASES["multi_exit_albert"], trained_run.parents[1], f"rival_of={typo}")
     assert len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(("overrides", "message"), [
-    (("par_network", "model.architecture=sf-s"), "model=par_xl has its depth in model.architecture; its control is"),
-    (("ponder_tiny", "model=albert_mini"), "model=albert always runs all its layers"),
-    (("loop_tiny", "model.gate=true", "model.objective=gate_alone"), "model.objective=gate_alone: trains no network"),
-    (("exit_tiny", "model.trains=exits", "model.exit_heads=own"), "model.trains=exits: each exit trains alone"),
-    (("router_tuning", "model.pretrained=somewhere"), "model.trains=routers: freezes the network, so its control is"),
-    (("ponder_tiny", "halting.alone=true", "model.pretrained=somewhere"), "halting.alone=true trains no network"),
-    (("trm_tiny", "model.pretrained=somewhere"), "model.pretrained=somewhere: its Q head is trained"),
-])  # fmt: skip
-def test_networks_without_a_fixed_depth_say_why(overrides: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        configured(*overrides, "debug=default", "rival_of=latest")
-    (line,) = [line for line in str(error.value).splitlines() if line.startswith("rival_of=latest: ")]
-    assert message in line
 
 
 def test_a_run_with_a_trained_halting_head_is_refused(trained_run: Path, tmp_path: Path) -> None:
@@ -348,7 +332,7 @@ def test_a_run_with_a_trained_halting_head_is_refused(trained_run: Path, tmp_pat
 
 def test_a_run_without_an_exit_rule_has_no_baseline(tmp_path: Path) -> None:
     case = Case(("act_hops", "model=looped_mini", "budget=none"), "", lambda depth: depth)
-    run(case, tmp_path)
+    run_case(case, tmp_path)
     (directory,) = tmp_path.glob("*/*")
     with pytest.raises(CheckpointError, match=r"has no model\.exit_rule, so that every token has full depth"):
-        run(case, tmp_path, f"rival_of={directory}")
+        run_case(case, tmp_path, f"rival_of={directory}")

@@ -14,7 +14,8 @@ from transformers.trainer_utils import SaveStrategy
 from adadepth.errors import ConfigError
 from adadepth.training.callbacks import StopCallback
 from adadepth.training.checkpointing import CheckpointingTrainer
-from tests.training.finetune_support import SMALL, run
+from tests.training.finetune_support import SMALL
+from tests.training.support import run_debug
 
 TEXT = "the cat sat on a mat and then it slept for some hours in the warm sun"
 
@@ -43,7 +44,7 @@ def test_selection_by_loss_keeps_the_lowest_loss(tmp_path: Path) -> None:
     score.
     """
     overrides = list_overrides(tmp_path, "trainer.metric_for_best_model=eval_loss", "trainer.learning_rate=0.01")
-    (directory,), _ = run(tmp_path, "ponder_sst2", *overrides)
+    directory, _ = run_debug(tmp_path / "out", "ponder_sst2", *overrides)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     losses = {line["step"]: line["eval/loss"] for line in lines if "eval/loss" in line}
     assert losses[1] > losses[4]
@@ -61,7 +62,7 @@ def test_an_undefined_metric_is_no_improvement_and_no_crash(tmp_path: Path) -> N
         "trainer.early_stopping_patience=2", "trainer.max_steps=8",
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"^optimise=eval/pearson: undefined in this run: .*constant"):
-        run(tmp_path, "ponder_sst2", *overrides)
+        run_debug(tmp_path / "out", "ponder_sst2", *overrides)
     (directory,) = (tmp_path / "out").glob("*/*")
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines if "eval/loss" in line} == {1, 2, 3}, "two evaluations after the first"

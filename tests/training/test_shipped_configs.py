@@ -8,10 +8,10 @@ import json
 import pytest
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
-from adadepth import tasks
 from adadepth.cli.checks.measures import may_be_logged
-from tests.configs.support import NEEDS, OPTIONS, choose_root, configured
+from tests.configs.support import NEEDS, OPTIONS, choose_root
 from tests.marks_support import mark_mostly_slow
+from tests.training.support import run_debug
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 
@@ -21,13 +21,6 @@ ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tok
 SWEEPS = {("sweep", "penalty"), ("sweep", "optuna_penalty")}
 OURS = [option for option in OPTIONS if choose_root(*option) == "act_tiny" and option[0] != "debug"]
 TRIED = [option for option in OURS if option not in ONLINE | SWEEPS]
-
-
-def run(tmp_path, root, *overrides):
-    config = configured(root, "debug=default", f"output_dir={tmp_path}", "trainer.disable_tqdm=true", *overrides)
-    metric = tasks.run(config)
-    (directory,) = tmp_path.glob("act_*/*")
-    return directory, metric
 
 
 def write_wikitext2(tmp_path):
@@ -44,7 +37,7 @@ def write_wikitext2(tmp_path):
 @pytest.mark.parametrize("root", mark_mostly_slow(ROOTS, lambda root: root == "act_tiny"))
 def test_every_shipped_root_trains(root, tmp_path):
     overrides = write_wikitext2(tmp_path) if root == "act_wikitext2" else []
-    directory, metric = run(tmp_path, root, *overrides)
+    directory, metric = run_debug(tmp_path, root, *overrides)
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/loss"] == metric
@@ -80,5 +73,5 @@ def test_every_shipped_option_trains(group, option, tmp_path):
         overrides += write_wikitext2(tmp_path)
     if option == "albert_phase2":
         overrides += ["model.max_position_embeddings=512"]
-    directory, _ = run(tmp_path, "act_tiny", *NEEDS.get((group, option), []), *overrides)
+    directory, _ = run_debug(tmp_path, "act_tiny", *NEEDS.get((group, option), []), *overrides)
     assert json.loads((directory / "run.json").read_text())["status"] == "finished"

@@ -10,10 +10,11 @@ import torch
 from transformers import AutoModelForTokenClassification, BertConfig, BertForTokenClassification
 
 from adadepth import tasks
-from adadepth.errors import ConfigError, DataError
+from adadepth.errors import DataError
 from adadepth.metrics.task_metrics import score_tagging
 from tests.configs.support import configured
 from tests.pages_support import check_costs
+from tests.training.support import run_config
 from tests.unit.data.tokenizers_support import tokenizer
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -44,16 +45,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, output: Path, *overrides: str) -> tuple[Path, dict[str, float]]:
+def run_tagger(folder: Path, output: Path, *overrides: str) -> tuple[Path, dict[str, float]]:
     config = configured(
         "finetune", "model=stock", "dataset=tagging_table", f"dataset.path={folder}/table",
         f"dataset.labels=[{','.join(NAMES)}]", "dataset.tag_column=tags", "dataset.sequence_length=32",
         "debug=default", "dataset.max_evaluation_examples=null", f"output_dir={output}", "trainer.disable_tqdm=true",
         f"dataset.cache_dir={output}/cache", *overrides,
     )  # fmt: skip
-    tasks.run(config)
-    (directory,) = output.glob("*/*/run.json")
-    return directory.parent, json.loads(directory.read_text())["final_metrics"]
+    directory, _ = run_config(config)
+    return directory, json.loads((directory / "run.json").read_text())["final_metrics"]
 
 
 def compute_expected_quality(folder: Path) -> dict[str, float]:
@@ -76,7 +76,7 @@ def compute_expected_quality(folder: Path) -> dict[str, float]:
 @pytest.mark.slow
 def test_a_tagger_is_evaluated_as_it_is(folder: Path, tmp_path: Path) -> None:
     """Evaluate without a model in the settings, with the checkpoint's own tokenizer."""
-    directory, metrics = run(
+    directory, metrics = run_tagger(
         folder, tmp_path, "mode=evaluate", f"checkpoint={folder}/tagger", "dataset.metrics=[entity_f1,token_accuracy]"
     )
     for name, value in compute_expected_quality(folder).items():
@@ -90,7 +90,7 @@ def test_a_tagger_is_evaluated_as_it_is(folder: Path, tmp_path: Path) -> None:
 
 
 def test_training_starts_from_its_head_and_is_evaluated_again(folder: Path, tmp_path: Path) -> None:
-    directory, metrics = run(folder, tmp_path / "trained", f"model.pretrained={folder}/tagger")
+    directory, metrics = run_tagger(folder, tmp_path / "trained", f"model.pretrained={folder}/tagger")
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     model = AutoModelForTokenClassification.from_pretrained(directory / "model")
@@ -99,7 +99,7 @@ def test_training_starts_from_its_head_and_is_evaluated_again(folder: Path, tmp_
     start = AutoModelForTokenClassification.from_pretrained(folder / "tagger")
     moved = model.classifier.weight - start.classifier.weight[[2, 3, 1, 0]]
     assert 0 < moved.abs().max() < 0.01, "a few small updates of the rows in the data's order"
-    _, again = run(folder, tmp_path / "again", "mode=evaluate", f"checkpoint={directory}")
+    _, again = run_tagger(folder, tmp_path / "again", "mode=evaluate", f"checkpoint={directory}")
     assert again["eval/loss"] == pytest.approx(metrics["eval/loss"])
     assert again["eval/entity_f1"] == metrics["eval/entity_f1"]
 
@@ -119,7 +119,7 @@ def test_sentences_are_classified(tmp_path: Path, folder: Path) -> None:
 
 def test_classes_of_other_names_are_a_one_line_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
-        run(
+        run_tagger(
             folder,
             tmp_path,
             "mode=evaluate",
@@ -129,8 +129,3 @@ def test_classes_of_other_names_are_a_one_line_error(folder: Path, tmp_path: Pat
     assert str(raised.value) == (
         "dataset.tag_column=tags: the model has no class 'I-LOC'; it predicts b-loc, i-per, o, b-per"
     )
-
-
-def test_training_needs_a_model() -> None:
-    with pytest.raises(ConfigError, match=r"model\.pretrained: required by model=stock_classifier"):
-        configured("finetune", "model=stock", "dataset.path=folder")

@@ -29,7 +29,7 @@ def write(model, folder, weights="f32"):
     return engine, engine.load(folder)
 
 
-def run(session, batch):
+def run_session(session, batch):
     names = [value.name for value in session.get_outputs()]
     values = session.run(None, {name: value.numpy() for name, value in batch.items()})
     return {name: torch.from_numpy(value) for name, value in zip(names, values, strict=True)}
@@ -43,7 +43,7 @@ def test_a_program_predicts_as_its_model_does(name, tmp_path):
     _, session = write(model, tmp_path)
     for batch in batches:
         logits, depths = predict(model, batch)
-        outputs = run(session, batch)
+        outputs = run_session(session, batch)
         torch.testing.assert_close(clear_padding(outputs["logits"], batch), logits, rtol=1e-5, atol=1e-5)
         if "depth" in outputs:
             assert torch.equal(outputs["depth"], depths)
@@ -85,7 +85,7 @@ def test_int8_weights_are_smaller_and_close(tmp_path):
     (small := tmp_path / "int8").mkdir()
     write(model, full)
     _, session = write(model, small, "int8")
-    outputs = run(session, batch)
+    outputs = run_session(session, batch)
     error = (outputs["logits"] - logits).abs().mean()
     assert 0 < error < 0.3 * logits.std()
     assert (small / "model.onnx").stat().st_size < (full / "model.onnx").stat().st_size

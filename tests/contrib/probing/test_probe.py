@@ -17,16 +17,6 @@ WORDS = ["the", "one", "every", "no", "house", "car", "tree", "river", "old", "n
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a run of the first family, which has no classifier, and return its folder."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    quick = ("trainer.disable_tqdm=true", "trainer.halting_statistics=false")
-    tasks.run(configured("act_tiny", "debug=default", f"output_dir={folder}", *quick))
-    (run,) = folder.glob("act_tiny/*")
-    return run
-
-
-@pytest.fixture(scope="module")
 def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write sentences of two classes that one word decides: `sea` or `hill`, at a random position."""
     draw, folder = random.Random(0), tmp_path_factory.mktemp("senteval")
@@ -53,7 +43,7 @@ def test_a_pretrained_checkpoint_is_probed(
     pretrained: Path, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = ("dataset=senteval", "dataset.task=word_content", f"dataset.path={sentences}")
-    directory, content = run_probe(pretrained, tmp_path, *data)
+    directory, content = run_probe(pretrained.parent, tmp_path, *data)
     assert content["examples"] == {"train": 150, "validation": 40}
     rows, majority = content["sets"]["test"]["rows"], content["sets"]["test"]["majority"]
     row_by_name = {(row["readout"], row["update"]): row for row in rows}
@@ -69,7 +59,7 @@ def test_a_pretrained_checkpoint_is_probed(
     record = json.loads((directory / "run.json").read_text())
     assert (record["status"], record["mode"]) == ("finished", "probe")
     assert record["final_metrics"]["probe/test/mean/0"] == row_by_name["mean", 0]["accuracy"]
-    assert record["evaluated"] == str(pretrained / "model")
+    assert record["evaluated"] == str(pretrained)
     assert "Linear probes after each update" in (directory / "report.html").read_text()
     assert {path.name for path in (directory / "figures").iterdir()} >= {"probes_test.png", "probes_test.pdf"}
     assert "always HILL" in capsys.readouterr().out
@@ -88,7 +78,7 @@ def write_table(folder: Path) -> Path:
 @pytest.mark.slow
 def test_training_rows_select_the_probe_if_there_is_one_evaluation_split(pretrained: Path, tmp_path: Path) -> None:
     data = ("dataset.source=local", f"dataset.path={write_table(tmp_path)}", "dataset.difficulty_column=hard")
-    directory, content = run_probe(pretrained, tmp_path, *data)
+    directory, content = run_probe(pretrained.parent, tmp_path, *data)
     assert (content["validation_set"], content["examples"]) == ("held_out", {"train": 54, "validation": 6})
     assert list(content["sets"]) == ["validation"]
     row = content["sets"]["validation"]["rows"][0]
@@ -100,7 +90,7 @@ def test_training_rows_select_the_probe_if_there_is_one_evaluation_split(pretrai
 @pytest.mark.slow
 def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) -> None:
     data = ("dataset.source=local", f"dataset.path={write_table(tmp_path)}", "dataset.difficulty_column=hard")
-    model = (f"model.pretrained={pretrained}/model", "dataset.sequence_length=32")
+    model = (f"model.pretrained={pretrained}", "dataset.sequence_length=32")
     quick = ("debug=default", f"output_dir={tmp_path}", f"dataset.cache_dir={tmp_path}/cache")
     tasks.run(configured("act_cola", *data, *model, *quick, "dataset.max_evaluation_examples=40"))
     (directory,) = tmp_path.glob("act_cola/*")

@@ -42,7 +42,7 @@ def format_rows(*ids_and_heads: str) -> str:
     return "".join(format_row(*word.split(":")) if word else "\n" for word in ids_and_heads)
 
 
-def load(folder: Path, *, masks: bool = False, **changes: Any) -> TreebankData:
+def load_sentences(folder: Path, *, masks: bool = False, **changes: Any) -> TreebankData:
     tokenizer("bert").save_pretrained(folder / "tokenizer")
     path = changes.pop("path", str(write_treebank(folder / "treebank", "en-ud-dev.conllu")))
     dataset = TreebankConfig(**{"name": "trees", "path": path, "sequence_length": 64, **changes})
@@ -61,7 +61,7 @@ def test_rows_of_the_hub_hold_contractions_and_class_numbers(tmp_path: Path) -> 
     rows = {"tokens": ["don't", "do", "n't", "stop", "it"], "upos": ["_", "AUX", "PART", "VERB", "PRON"],
             "head": ["None", "3", "3", "0", "_"], "deprel": ["_", "aux", "advmod", "root", "_"]}  # fmt: skip
     (tmp_path / "validation.jsonl").write_text(json.dumps(rows) + "\n", encoding="utf-8")
-    data = load(tmp_path, path=str(tmp_path))
+    data = load_sentences(tmp_path, path=str(tmp_path))
     trees = data.sets["validation"].trees
     assert (trees.forms, trees.depth.tolist()) == (["do", "n't", "stop"], [1, 1, 0])
 
@@ -121,7 +121,7 @@ def test_an_invalid_row_of_the_hub_is_a_one_line_error(changes: dict[str, Any], 
     file = tmp_path / "validation.jsonl"
     file.write_text(json.dumps(sentence) + "\n", encoding="utf-8")
     with pytest.raises(DataError) as raised:
-        load(tmp_path, path=str(tmp_path))
+        load_sentences(tmp_path, path=str(tmp_path))
     assert str(raised.value).startswith(expected.replace("FILE", f"dataset.path={file}"))
 
 
@@ -133,7 +133,7 @@ def test_frequencies_are_those_of_lower_cased_words_of_all_splits(tmp_path: Path
 
 
 def test_every_token_knows_its_word(tmp_path: Path) -> None:
-    data = load(tmp_path)
+    data = load_sentences(tmp_path)
     (name,), examples = data.sets, data.sets["validation"].plain
     assert name == "validation"
     for index in range(2):
@@ -151,17 +151,17 @@ def test_every_token_knows_its_word(tmp_path: Path) -> None:
 
 
 def test_a_long_sentence_is_truncated_with_a_message(tmp_path: Path) -> None:
-    data = load(tmp_path, sequence_length=8)
+    data = load_sentences(tmp_path, sequence_length=8)
     examples = data.sets["validation"].plain
     assert len(examples[0]["input_ids"]) == 8
-    whole = load(tmp_path).sets["validation"].plain
+    whole = load_sentences(tmp_path).sets["validation"].plain
     assert examples.owners(0)[:7].tolist() == whole.owners(0)[:7].tolist()
     cut = sum(length > 8 for length in whole.lengths())
     assert data.summary["evaluation"]["validation"]["cut"] == cut >= 1
 
 
 def test_masks_are_those_of_an_evaluation_and_stay(tmp_path: Path) -> None:
-    data = load(tmp_path, masks=True, masking=MaskingConfig(probability=0.5))
+    data = load_sentences(tmp_path, masks=True, masking=MaskingConfig(probability=0.5))
     validation = data.sets["validation"]
     assert validation.masked is not None
     for index in range(2):
@@ -186,7 +186,7 @@ def test_files_of_a_folder_are_sets(
     files: list[str], splits: list[str] | None, expected: list[str], tmp_path: Path
 ) -> None:
     folder = write_treebank(tmp_path / "folder", *files)
-    data = load(tmp_path, path=str(folder), evaluation_splits=splits)
+    data = load_sentences(tmp_path, path=str(folder), evaluation_splits=splits)
     assert list(data.sets) == expected
     assert data.summary["counted_words"] == 10 * len(files)
 
@@ -194,12 +194,12 @@ def test_files_of_a_folder_are_sets(
 def test_files_that_are_no_splits_are_one_set(tmp_path: Path) -> None:
     folder = write_treebank(tmp_path / "folder", "a.conllu", "b.conllu")
     for path in (str(folder / "*.conllu"), [str(folder / "a.conllu"), str(folder / "b.conllu")]):
-        assert len(load(tmp_path, path=path).sets["treebank"].trees) == 4
-    assert list(load(tmp_path, path={"mine": str(folder / "a.conllu")}).sets) == ["mine"]
+        assert len(load_sentences(tmp_path, path=path).sets["treebank"].trees) == 4
+    assert list(load_sentences(tmp_path, path={"mine": str(folder / "a.conllu")}).sets) == ["mine"]
 
 
 def test_sentences_are_evenly_spread(tmp_path: Path) -> None:
-    data = load(tmp_path, max_evaluation_examples=1)
+    data = load_sentences(tmp_path, max_evaluation_examples=1)
     assert (len(data.sets["validation"].plain), len(data.sets["validation"].trees)) == (1, 2)
 
 
@@ -217,7 +217,7 @@ def test_missing_files_are_a_one_line_error(changes: dict[str, Any], expected: s
     if isinstance(path := changes.get("path"), str):
         changes = changes | {"path": path.replace("PLACE", str(folder))}
     with pytest.raises(DataError) as raised:
-        load(tmp_path, **changes)
+        load_sentences(tmp_path, **changes)
     assert str(raised.value).startswith(expected.replace("PLACE", str(folder)))
     assert "\n" not in str(raised.value)
 
@@ -225,13 +225,13 @@ def test_missing_files_are_a_one_line_error(changes: dict[str, Any], expected: s
 def test_a_table_without_heads_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text(json.dumps({"tokens": ["a"], "upos": ["X"]}) + "\n")
     with pytest.raises(DataError, match="a treebank has the columns tokens, upos, head, deprel; missing: head"):
-        load(tmp_path, path=str(tmp_path))
+        load_sentences(tmp_path, path=str(tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_treebank_of_the_paper_is_read_completely(tmp_path: Path, data_root: Path) -> None:
-    data = load(tmp_path, path=str(data_root / "ud_english_ewt"))
+    data = load_sentences(tmp_path, path=str(data_root / "ud_english_ewt"))
     counts = {name: (len(treebank.trees), len(treebank.trees.forms)) for name, treebank in data.sets.items()}
     text = {name: (data_root / "ud_english_ewt" / f"en_ewt-ud-{file}.conllu").read_text(encoding="utf-8")
             for name, file in (("validation", "dev"), ("test", "test"))}  # fmt: skip

@@ -28,7 +28,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def load(cache: Path, seed: int = 0, cls_tokens: int = 2, **changes: Any) -> RunData:
+def load_bigrams(cache: Path, seed: int = 0, cls_tokens: int = 2, **changes: Any) -> RunData:
     settings = {"name": "shift", "source": Source.embedded, "sequence_length": 200, "cache_dir": str(cache)}
     dataset = LabelledConfig(**{**settings, **changes})
     return load_labelled_data(dataset, TokenizerConfig(vocab_size=500, train_documents=10), seed, cls_tokens=cls_tokens)
@@ -36,7 +36,7 @@ def load(cache: Path, seed: int = 0, cls_tokens: int = 2, **changes: Any) -> Run
 
 @pytest.fixture(scope="module")
 def data(cache: Path) -> RunData:
-    return load(cache)
+    return load_bigrams(cache)
 
 
 def decode_words(data: RunData, example: dict[str, Any]) -> list[str]:
@@ -68,7 +68,7 @@ def test_difficulties_are_equally_likely(data: RunData) -> None:
 
 
 def test_examples_are_pure_functions_of_seed_epoch_and_index(data: RunData, cache: Path) -> None:
-    again, other = load(cache), load(cache, seed=1)
+    again, other = load_bigrams(cache), load_bigrams(cache, seed=1)
     fresh = 0
     for index in (41, 1, 2001):
         first = data.train[(2, index)]
@@ -99,7 +99,7 @@ def test_held_out_sentences_are_in_no_training_document(data: RunData) -> None:
 
 @pytest.mark.slow
 def test_fewer_examples_stay_balanced(cache: Path) -> None:
-    small = load(cache, max_train_examples=100, max_evaluation_examples=31)
+    small = load_bigrams(cache, max_train_examples=100, max_evaluation_examples=31)
     assert (len(small.train), len(small.evaluation["validation"])) == (100, 30)
     batch = small.collate([small.train[(0, index)] for index in range(100)])
     assert batch["labels"].sum() == 50
@@ -140,12 +140,12 @@ def test_unusable_sentences_are_left_out() -> None:
 
 
 def test_no_sentence_is_truncated(cache: Path, data: RunData) -> None:
-    small = load(cache, sequence_length=40)
+    small = load_bigrams(cache, sequence_length=40)
     assert 0 < len(small.train) < len(data.train)
     lengths = {len(small.train[index]["input_ids"]) for index in range(len(small.train))}
     assert max(lengths) == 40
     with pytest.raises(DataError, match=r"sequence_length=8: all sentences are longer"):
-        load(cache, sequence_length=8)
+        load_bigrams(cache, sequence_length=8)
 
 
 def test_both_halves_have_both_classes_and_no_sentence_in_common(data: RunData) -> None:

@@ -13,14 +13,14 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Sequence, Value
 from pyarrow import parquet
 
-from adadepth.config import LabelledConfig, Source, TaggingConfig, TokenizerConfig
+from adadepth.config import LabelledConfig, Source, TaggingConfig
 from adadepth.config.data import ChoiceConfig, HubTable, SequenceProblem
-from adadepth.data import RunData, load_labelled_data
+from adadepth.data import RunData
 from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import DataError
 from tests.marks_support import keep_one_quick
 
-SMALL = TokenizerConfig(vocab_size=40)
+from .labelled_support import load
 
 
 def make_dataset(path: Any, **changes: Any) -> LabelledConfig:
@@ -48,10 +48,6 @@ def write_declared(folder: Path, numbers: list[Any], feature: Any) -> Path:
     for split in ("train", "validation"):
         table.to_parquet(str(folder / f"{split}.parquet"))
     return folder
-
-
-def load(config: Any) -> RunData:
-    return load_labelled_data(config, SMALL, 0)
 
 
 def read_names(data: RunData, split: str = "train") -> list[Any]:

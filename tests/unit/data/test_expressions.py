@@ -15,7 +15,7 @@ from tests.marks_support import keep_one_quick
 FEW: dict[str, Any] = {"max_evaluation_examples": 200, "train_examples": 400}
 
 
-def load(**settings: Any) -> RunData:
+def load_expressions(**settings: Any) -> RunData:
     return load_labelled_data(ManoConfig(name="mano", **{**FEW, **settings}), TokenizerConfig(), 0)
 
 
@@ -36,7 +36,7 @@ def evaluate_expression(symbols: list[str], modulus: int) -> int:
 @pytest.mark.parametrize("length_token", [True, False])
 @pytest.mark.parametrize(("modulus", "operations"), keep_one_quick(2, [(7, 3), (23, 10)]))
 def test_labels_are_the_values_of_expressions(modulus: int, operations: int, length_token: bool) -> None:
-    data, counts = load(modulus=modulus, operations=operations, length_token=length_token), Counter[int]()
+    data, counts = load_expressions(modulus=modulus, operations=operations, length_token=length_token), Counter[int]()
     assert data.labels == tuple(str(number) for number in range(modulus))
     for name, examples in {"train": data.train, **data.evaluation}.items():
         for example in (examples[number] for number in range(200)):
@@ -56,7 +56,7 @@ def test_labels_are_the_values_of_expressions(modulus: int, operations: int, len
 
 
 def test_numbers_of_operations_in_the_left_part_are_equally_likely() -> None:
-    data, lefts = load(modulus=5, operations=3), Counter[int]()
+    data, lefts = load_expressions(modulus=5, operations=3), Counter[int]()
     for example in (data.evaluation["longest"][number] for number in range(200)):
         symbols = data.tokenizer.convert_ids_to_tokens(example["input_ids"])[3:-1]  # behind the first operator
         missing, left_count = 1, 0
@@ -68,7 +68,7 @@ def test_numbers_of_operations_in_the_left_part_are_equally_likely() -> None:
 
 
 def test_all_tokens_can_be_predicted_in_training_and_answers_in_evaluation() -> None:
-    data = load(modulus=7, operations=3, answers_only=False)
+    data = load_expressions(modulus=7, operations=3, answers_only=False)
     example = data.train[3]
     symbols = data.tokenizer.convert_ids_to_tokens(example["input_ids"])
     assert [data.labels[label] for label in example["labels"][:-1]] == symbols[1:]

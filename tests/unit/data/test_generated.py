@@ -33,7 +33,7 @@ SETS = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def load(kind: str, seed: int = 0, **options: Any) -> RunData:
+def load_kind(kind: str, seed: int = 0, **options: Any) -> RunData:
     dataset = ParityConfig(name="parity", **FEW) if kind == "parity" else KINDS[kind]
     return load_labelled_data(dataset, TokenizerConfig(), seed, **options)
 
@@ -53,7 +53,7 @@ def list_examples(data: RunData) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("kind", keep_one_quick(2, [*KINDS, "parity"]))
 def test_examples_are_pure_functions_of_seed_epoch_and_index(kind: str) -> None:
-    data, again, other = load(kind, 3), load(kind, 3), load(kind, 4)
+    data, again, other = load_kind(kind, 3), load_kind(kind, 3), load_kind(kind, 4)
     for index in (2999, 0, 1500):
         first = data.train[(2, index)]
         data.train[(1, 7)]  # another epoch between them must not matter
@@ -68,7 +68,7 @@ def test_examples_are_pure_functions_of_seed_epoch_and_index(kind: str) -> None:
 
 @kinds
 def test_a_data_set_has_its_sets_summary_and_tokenizer(kind: str, tmp_path: Any) -> None:
-    data = load(kind)
+    data = load_kind(kind)
     assert list(data.evaluation) == SETS[kind]
     assert data.summary["evaluation"] == {name: {"examples": 40} for name in SETS[kind]}
     assert len(data.train) == 3000
@@ -85,7 +85,7 @@ def test_a_data_set_has_its_sets_summary_and_tokenizer(kind: str, tmp_path: Any)
 
 @pytest.mark.parametrize("kind", ["maze", "hops", "addition"])
 def test_batches_have_tags_and_difficulties(kind: str) -> None:
-    data = load(kind)
+    data = load_kind(kind)
     examples = [data.train[(0, 0)], *(examples[0] for examples in data.evaluation.values())]
     batch = data.collate(examples)
     width = -(-max(len(example["input_ids"]) for example in examples) // 8) * 8
@@ -117,7 +117,7 @@ def compute_distances_by_queue(rows: list[str]) -> dict[tuple[int, int], int]:
 
 
 def test_labels_of_mazes_equal_a_breadth_first_search() -> None:
-    data, sizes, walls = load("maze"), {"train": 6, "inside": 6, "beyond_8": 8, "beyond_10": 10}, []
+    data, sizes, walls = load_kind("maze"), {"train": 6, "inside": 6, "beyond_8": 8, "beyond_10": 10}, []
     for name, example in list_examples(data):
         size, symbols = sizes[name], decode_symbols(data, example)
         assert len(symbols) == size**2
@@ -153,7 +153,7 @@ RANGES = {"train": (0, 5), "inside": (0, 5), "beyond": (6, 7)}
 
 
 def test_labels_of_pointers_equal_followed_ones() -> None:
-    data, seen = load("hops"), {name: [0] * 8 for name in RANGES}
+    data, seen = load_kind("hops"), {name: [0] * 8 for name in RANGES}
     for name, example in list_examples(data):
         symbols, (low, high) = decode_symbols(data, example), RANGES[name]
         for node in range(16):
@@ -169,7 +169,7 @@ def test_labels_of_pointers_equal_followed_ones() -> None:
 
 @pytest.mark.parametrize("cls_tokens", [1, 2])
 def test_the_label_is_that_of_the_marked_node(cls_tokens: int) -> None:
-    data, seen = load("hops_sequence", cls_tokens=cls_tokens), set()
+    data, seen = load_kind("hops_sequence", cls_tokens=cls_tokens), set()
     for name, example in list_examples(data):
         symbols = decode_symbols(data, example)
         assert symbols[:cls_tokens] == ["[CLS]"] * cls_tokens
@@ -190,7 +190,7 @@ def test_a_sequence_of_pointers_that_does_not_fit_is_a_one_line_error() -> None:
 
 
 def test_labels_of_additions_equal_python_sums() -> None:
-    data, digits, nines = load("addition"), {"train": 7, "inside": 7, "beyond_9": 9, "beyond_11": 11}, []
+    data, digits, nines = load_kind("addition"), {"train": 7, "inside": 7, "beyond_9": 9, "beyond_11": 11}, []
     for name, example in list_examples(data):
         columns = [tuple(map(int, symbol.split("+"))) for symbol in decode_symbols(data, example)]
         assert len(columns) == digits[name] + 1

@@ -28,7 +28,7 @@ def make_word_config(**changes: Any) -> TokenizerConfig:
     return TokenizerConfig(**{"kind": TokenizerKind.word, "vocab_size": None, "lowercase": False, **changes})
 
 
-def load(folder: Path, tokenizer: TokenizerConfig | None = None, **changes: Any) -> RunData:
+def load_streams(folder: Path, tokenizer: TokenizerConfig | None = None, **changes: Any) -> RunData:
     return load_language_data(make_stream_config(folder, **changes), tokenizer or make_word_config(), **ROWS)
 
 
@@ -54,7 +54,7 @@ def replace_unknown(data: RunData, words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("append_eos", [True, False])
 def test_every_line_is_read_once_and_in_order(tmp_path: Path, append_eos: bool) -> None:
-    data = load(tmp_path, append_eos=append_eos)
+    data = load_streams(tmp_path, append_eos=append_eos)
     parts = {"train": (data.train, LINES[:32]), "evaluation": (data.evaluation["held_out"], LINES[32:])}
     for name, (batches, lines) in parts.items():
         words = split_words(lines, append_eos)
@@ -93,7 +93,7 @@ def test_every_source_gives_the_same_lines(tmp_path: Path, kind: str) -> None:
         changes["path"] = str(file)
     if kind == "hub":
         changes |= {"source": Source.hub, "path": None, "hub": [{"path": str(tmp_path / "in")}]}
-    data = load(tmp_path, **changes)
+    data = load_streams(tmp_path, **changes)
     assert decode_words(data, data.train) == split_words(LINES[:32])
     assert decode_words(data, data.evaluation["held_out"]) == replace_unknown(data, split_words(LINES[32:]))
     assert data.summary["train"]["characters"] == sum(len(line) + 1 for line in LINES[:32])
@@ -105,7 +105,7 @@ def test_given_sets_are_read_unchanged(tmp_path: Path, source: str) -> None:
     for prefix, lines in (("", LINES), ("evaluation_", LINES[:9]), ("test_", LINES[5:20])):
         file = write_jsonl(tmp_path / f"{prefix}set" / "train.jsonl", lines)
         changes |= {f"{prefix}path": str(file)} if source == "local" else {f"{prefix}hub": [{"path": str(file.parent)}]}
-    data = load(tmp_path, **changes, evaluation_length=3)
+    data = load_streams(tmp_path, **changes, evaluation_length=3)
     held_out, test = data.evaluation["held_out"], data.test["test"]
     for batches, lines in ((data.train, LINES), (held_out, LINES[:9]), (test, LINES[5:20])):
         assert decode_words(data, batches) == split_words(lines)
@@ -116,7 +116,7 @@ def test_given_sets_are_read_unchanged(tmp_path: Path, source: str) -> None:
 def test_evaluation_is_limited_at_the_end_of_a_line(tmp_path: Path) -> None:
     held_out, used = split_words(LINES[32:]), split_words(LINES[32:34])  # a blank line, and one of seven words
     for most in (9, 10):
-        data = load(tmp_path, max_evaluation_tokens=most)
+        data = load_streams(tmp_path, max_evaluation_tokens=most)
         assert decode_words(data, data.evaluation["held_out"]) == replace_unknown(data, used)
         assert data.evaluation["held_out"].tokens == data.evaluation["held_out"].words == len(used) == 9
         assert data.evaluation["held_out"].characters == sum(len(line) + 1 for line in LINES[32:34])
@@ -125,7 +125,7 @@ def test_evaluation_is_limited_at_the_end_of_a_line(tmp_path: Path) -> None:
 
 
 def test_the_embedded_corpus_needs_no_file(tmp_path: Path) -> None:
-    data = load(tmp_path, make_word_config(lowercase=True), source=Source.embedded, sequence_length=64)
+    data = load_streams(tmp_path, make_word_config(lowercase=True), source=Source.embedded, sequence_length=64)
     split = Split(CorpusConfig(name="test", evaluation_fraction=0.2))
     for batches, documents in ((data.train, split.train()), (data.evaluation["held_out"], split.evaluation())):
         lines = [line for document in documents for line in document.split("\n")]
@@ -137,14 +137,14 @@ def test_the_embedded_corpus_needs_no_file(tmp_path: Path) -> None:
 
 
 def test_pieces_are_counted_per_word_and_a_saved_tokenizer_is_reused(tmp_path: Path) -> None:
-    first = load(tmp_path, TokenizerConfig(vocab_size=40, lowercase=True))
+    first = load_streams(tmp_path, TokenizerConfig(vocab_size=40, lowercase=True))
     words = first.summary["train"]["words"]
     assert words == len(split_words(LINES[:32]))
     assert first.summary["train"]["tokens_per_word"] == first.train.tokens / words > 1
     first.tokenizer.save_pretrained(tmp_path / "saved")
-    again = load(tmp_path, TokenizerConfig(path=str(tmp_path / "saved")))
+    again = load_streams(tmp_path, TokenizerConfig(path=str(tmp_path / "saved")))
     assert read_targets(again.train) == read_targets(first.train)
-    limited = load(tmp_path, TokenizerConfig(kind=TokenizerKind.word, vocab_size=None, train_documents=2))
+    limited = load_streams(tmp_path, TokenizerConfig(kind=TokenizerKind.word, vocab_size=None, train_documents=2))
     assert limited.tokenizer.get_vocab().keys() == {"<pad>", "<unk>", "<eos>", *LINES[1].lower().split()}
 
 
@@ -188,23 +188,23 @@ def test_prepared_text_is_reused_only_for_the_same_text(tmp_path: Path, monkeypa
         return ensure_texts(root, name, yield_texts, *rest)
 
     monkeypatch.setattr(language_module, "ensure_texts", count)
-    load(tmp_path)
-    load(tmp_path, sequence_length=7, name="other", max_evaluation_tokens=12)
+    load_streams(tmp_path)
+    load_streams(tmp_path, sequence_length=7, name="other", max_evaluation_tokens=12)
     assert built == ["train", "evaluation"]
     changes: list[dict[str, Any]] = [{"append_eos": False}, {"evaluation_fraction": 0.3}]
     for number, change in enumerate(changes, start=2):
-        load(tmp_path, **change)
+        load_streams(tmp_path, **change)
         assert len(built) == 2 * number
-    load(tmp_path, make_word_config(vocab_size=5))
+    load_streams(tmp_path, make_word_config(vocab_size=5))
     assert len(built) == 8
-    data = load(tmp_path)
+    data = load_streams(tmp_path)
     assert len(built) == 8
     assert isinstance(next(iter(data.train.streams.values())).store.tokens.base, np.memmap)
 
 
 def read_message(folder: Path, **changes: Any) -> str:
     with pytest.raises(DataError) as caught:
-        load(folder, **changes)
+        load_streams(folder, **changes)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

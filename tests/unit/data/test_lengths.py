@@ -12,13 +12,11 @@ from adadepth.config import TokenizerConfig
 from adadepth.config.data import LengthsConfig
 from adadepth.data import RunData, load_labelled_data
 from adadepth.data.generated.lengths import PROPAGATED, draw_bits
-from adadepth.errors import ConfigError
-from tests.configs.support import configured
 
 FEW: dict[str, Any] = {"train_examples": 300, "max_evaluation_examples": 100, "train_lengths": [2, 6]}
 
 
-def load(algorithm: str) -> RunData:
+def load_algorithm(algorithm: str) -> RunData:
     settings = {"algorithm": algorithm, "beyond_lengths": [9], "sequence_length": 32, **FEW}
     return load_labelled_data(LengthsConfig(name="lengths", **settings), TokenizerConfig(), 0)
 
@@ -40,7 +38,7 @@ def answer(algorithm: str, symbols: list[str]) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("algorithm", ["parity", "copy", "addition"])
 def test_labels_are_the_answers(algorithm: str) -> None:
-    data, lengths = load(algorithm), dict[str, Counter[int]]()
+    data, lengths = load_algorithm(algorithm), dict[str, Counter[int]]()
     tokenizer: Any = data.tokenizer
     for name, examples in {"train": data.train, **data.evaluation}.items():
         counted = lengths.setdefault(name, Counter[int]())
@@ -62,19 +60,3 @@ def test_most_columns_of_an_addition_propagate_a_carry() -> None:
     bits = draw_bits("addition", 200, 50, np.random.default_rng(0))
     assert (bits[:, 0] != bits[:, 1]).mean() == pytest.approx(PROPAGATED, abs=0.02)
     assert bits.mean() == pytest.approx(0.5, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["dataset.train_lengths=[0,4]"], "dataset.train_lengths=[0, 4]: must be [lowest, highest], at least 1"),
-        (["dataset.beyond_lengths=[10]"], "dataset.beyond_lengths=[10]: must be above 10 of dataset.train_lengths"),
-        (["dataset.algorithm=copy", "dataset.sequence_length=50"], "a text of length 30 has 60 tokens"),
-        (["model.objective=mean"], "model.train_loops=length: needs model.objective=last, not mean"),
-        (["model.loop_curriculum=linear"], "model.loop_curriculum=linear: must be none with train_loops=length"),
-    ],
-)
-def test_mistakes_are_refused(options: list[str], problem: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        configured("loop_lengths", *options)
-    assert problem in str(error.value)

@@ -21,7 +21,7 @@ ROWS = [
 ]
 
 
-def load(folder: Path, rows: list[dict[str, Any]] = ROWS, suffix: str = "jsonl", **changes: Any) -> RunData:
+def load_endings(folder: Path, rows: list[dict[str, Any]] = ROWS, suffix: str = "jsonl", **changes: Any) -> RunData:
     for split in ("train", "validation"):
         write_table(folder / "table" / f"{split}.{suffix}", rows)
     tokenizer("bert").save_pretrained(folder / "bert")
@@ -34,7 +34,7 @@ def load(folder: Path, rows: list[dict[str, Any]] = ROWS, suffix: str = "jsonl",
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 def test_choices_equal_the_pairs_of_the_library(suffix: str, tmp_path: Path) -> None:
-    data, words = load(tmp_path, suffix=suffix), tokenizer("bert")
+    data, words = load_endings(tmp_path, suffix=suffix), tokenizer("bert")
     batch = data.collate([data.train[(0, number)] for number in range(6)])
     expected = words(
         [row["sent1"] for row in ROWS for _ in range(4)],
@@ -62,7 +62,7 @@ def list_pairs() -> list[tuple[str, str]]:
 def test_one_context_column_and_other_labels_are_read(tmp_path: Path) -> None:
     rows = [{"question": "stop?", "a": "a cat", "b": "lots", "right": name} for name in ("A", "B", "A")]
     columns = {"context_columns": ["question"], "ending_columns": ["a", "b"], "label_column": "right"}
-    data = load(tmp_path, rows, labels=["A", "B"], **columns)
+    data = load_endings(tmp_path, rows, labels=["A", "B"], **columns)
     batch = data.collate([data.train[0], data.train[1]])
     assert batch["input_ids"].shape[:2] == (2, 2)
     assert batch["labels"].tolist() == [0, 1]

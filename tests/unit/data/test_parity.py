@@ -17,14 +17,14 @@ from adadepth.errors import ConfigError
 from tests.marks_support import keep_one_quick
 
 
-def load(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> RunData:
+def load_parity(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> RunData:
     settings: dict[str, Any] = {"name": "parity", "max_evaluation_examples": 500, "train_examples": 3000, **changes}
     return load_labelled_data(ParityConfig(**settings), TokenizerConfig(), seed, cls_tokens=cls_tokens)
 
 
 @pytest.mark.parametrize("counted", ["nonzero", "positive"])
 def test_values_labels_and_difficulty_agree(counted: str) -> None:
-    data = load(size=20, train_ones=[3, 11], counted=counted)
+    data = load_parity(size=20, train_ones=[3, 11], counted=counted)
     examples = [data.train[(0, index)] for index in range(len(data.train))]
     values = np.stack([example["inputs"] for example in examples])
     assert values.shape == (3000, 20)
@@ -43,14 +43,14 @@ def test_values_labels_and_difficulty_agree(counted: str) -> None:
 
 
 def test_no_example_occurs_twice() -> None:
-    data = load(train_ones=[10, 64])
+    data = load_parity(train_ones=[10, 64])
     rows = {data.train[(epoch, index)]["inputs"].tobytes() for epoch in (0, 1) for index in range(3000)}
     rows |= {data.evaluation["interpolation"][index]["inputs"].tobytes() for index in range(500)}
     assert len(rows) > 6490  # those with few ones may, by chance
 
 
 def test_evaluation_sets_have_their_ranges() -> None:
-    data = load(size=24, train_ones=[1, 12], extrapolation_ones=[13, 24])
+    data = load_parity(size=24, train_ones=[1, 12], extrapolation_ones=[13, 24])
     assert list(data.evaluation) == ["interpolation", "extrapolation"]
     difficulties = [
         {e["difficulty"] for e in map(examples.__getitem__, range(500))} for examples in data.evaluation.values()
@@ -65,7 +65,7 @@ def test_evaluation_sets_have_their_ranges() -> None:
 
 
 def test_batches_have_vectors() -> None:
-    data = load()
+    data = load_parity()
     assert data.tokenizer is None
     batch = data.collate([data.train[(0, index)] for index in (4, 9)])
     assert {name: (tuple(t.shape), t.dtype) for name, t in batch.items()} == {
@@ -77,8 +77,8 @@ def test_batches_have_vectors() -> None:
 
 @pytest.mark.parametrize("cls_tokens", keep_one_quick(2, [1, 2]))
 def test_tokens_equal_the_vectors(cls_tokens: int, tmp_path: Any) -> None:
-    tokens = load(cls_tokens=cls_tokens, representation=Representation.tokens, sequence_length=72)
-    vectors = load()
+    tokens = load_parity(cls_tokens=cls_tokens, representation=Representation.tokens, sequence_length=72)
+    vectors = load_parity()
     words = tokens.tokenizer
     assert words is not None
     words.save_pretrained(tmp_path)
@@ -98,13 +98,13 @@ def test_tokens_equal_the_vectors(cls_tokens: int, tmp_path: Any) -> None:
 
 def test_a_sequence_that_does_not_fit_is_a_one_line_error() -> None:
     fits = {"representation": Representation.tokens, "size": 64}
-    load(cls_tokens=2, sequence_length=67, **fits)
+    load_parity(cls_tokens=2, sequence_length=67, **fits)
     with pytest.raises(ConfigError, match=r"sequence_length=66: 64 values .* 67"):
-        load(cls_tokens=2, sequence_length=66, **fits)
+        load_parity(cls_tokens=2, sequence_length=66, **fits)
 
 
 def test_training_begins_with_easy_examples_only() -> None:
-    data = load(size=24, train_ones=[1, 20], easy_epochs=2, easy_ones=4)
+    data = load_parity(size=24, train_ones=[1, 20], easy_epochs=2, easy_ones=4)
 
     def list_difficulties(epoch: int) -> set[int]:
         return {data.train[(epoch, index)]["difficulty"] for index in range(1500)}

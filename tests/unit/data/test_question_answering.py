@@ -41,7 +41,7 @@ def make_row(number: int, question: str, answer: str | None, context: str = CONT
 ROWS = [make_row(number, *entry) for number, entry in enumerate(QUESTIONS)]
 
 
-def load(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **changes: Any) -> RunData:
+def load_questions(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **changes: Any) -> RunData:
     for split in ("train", "validation"):
         if not (folder / "table" / f"{split}.{changes.get('suffix', 'jsonl')}").exists():
             write_table(folder / "table" / f"{split}.{changes.get('suffix', 'jsonl')}", rows)
@@ -68,7 +68,10 @@ def build_library_windows(words: PreTrainedTokenizerFast, question: str, length:
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_windows_equal_those_of_the_library(kind: str, tmp_path: Path) -> None:
-    words, examples = tokenizer(kind), load(tmp_path, kind=kind, sequence_length=40, max_question_length=24).train
+    words, examples = (
+        tokenizer(kind),
+        load_questions(tmp_path, kind=kind, sequence_length=40, max_question_length=24).train,
+    )
     windows = [examples[number] for number in range(len(examples))]
     for number, (question, _) in enumerate(QUESTIONS):
         theirs = build_library_windows(words, question, 40, 5)
@@ -125,7 +128,7 @@ def label_by_loop(offsets: list[tuple[int, int]], owners: list[int | None], star
 
 
 def test_positions_of_answers_equal_a_plain_loop(tmp_path: Path) -> None:
-    words, examples = tokenizer("bert"), load(tmp_path, max_question_length=20).train
+    words, examples = tokenizer("bert"), load_questions(tmp_path, max_question_length=20).train
     windows = [examples[number] for number in range(len(examples))]
     positions = set()
     for number, (question, answer) in enumerate(QUESTIONS):
@@ -171,7 +174,7 @@ def test_an_answer_that_no_token_holds_is_ignored() -> None:
 
 
 def test_a_batch_is_padded_and_numbered(tmp_path: Path) -> None:
-    data = load(tmp_path)
+    data = load_questions(tmp_path)
     batch = data.collate([data.train[(3, number)] for number in range(3)])
     assert batch["input_ids"].shape == batch["token_kind"].shape == (3, 32)
     assert set(batch) == {
@@ -184,9 +187,9 @@ def test_a_batch_is_padded_and_numbered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_prepared_data_are_reused_for_all_windows(suffix: str, tmp_path: Path) -> None:
-    first = load(tmp_path, suffix=suffix)
+    first = load_questions(tmp_path, suffix=suffix)
     names = sorted(path.name for path in (tmp_path / "cache").glob("questions-*[!k]"))
-    other = load(tmp_path, suffix=suffix, sequence_length=40, stride=9, max_question_length=6)
+    other = load_questions(tmp_path, suffix=suffix, sequence_length=40, stride=9, max_question_length=6)
     assert sorted(path.name for path in (tmp_path / "cache").glob("questions-*[!k]")) == names
     assert len(other.train) < len(first.train)
     assert first.train.text(0)._asdict() == {"id": "q0", "context": CONTEXT_TEXT, "answers": ["the naïve cat"]}
@@ -199,7 +202,7 @@ def test_prepared_data_are_reused_for_all_windows(suffix: str, tmp_path: Path) -
 
 
 def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
-    data = load(tmp_path, max_train_examples=2, max_evaluation_examples=1)
+    data = load_questions(tmp_path, max_train_examples=2, max_evaluation_examples=1)
     assert len(set(data.train.owners.tolist())) == 2
     assert len(data.train) > 2
     assert data.summary["evaluation"]["validation"]["examples"] == 1

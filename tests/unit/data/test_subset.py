@@ -66,7 +66,7 @@ KINDS: dict[str, tuple[type[TableConfig], dict[str, Any]]] = {
 ENCODERS = {"pairs": rows, "values": rows, "choices": rows, "questions": questions, "tags": rows}
 
 
-def load(folder: Path, kind: str, **changes: Any) -> RunData:
+def load_kind(folder: Path, kind: str, **changes: Any) -> RunData:
     schema, settings = KINDS[kind]
     if not (folder / "table").exists():
         write_splits(folder / "table", train=TABLES[schema], validation=TABLES[schema][:10], test=TABLES[schema][:7])
@@ -101,12 +101,12 @@ def record_tokenised(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
 def test_fewer_texts_give_the_same_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, aside: dict[str, Any]
 ) -> None:
-    load(
+    load_kind(
         tmp_path / "whole", kind, **aside, max_evaluation_examples=None
     )  # tokenises all rows, which the next call then finds
-    expected = load(tmp_path / "whole", kind, **aside, **LIMITS)
+    expected = load_kind(tmp_path / "whole", kind, **aside, **LIMITS)
     seen = record_tokenised(monkeypatch, kind)
-    loaded = load(tmp_path / "few", kind, **aside, **LIMITS)
+    loaded = load_kind(tmp_path / "few", kind, **aside, **LIMITS)
     np.testing.assert_equal(list_contents(loaded), list_contents(expected))
     assert loaded.summary | {"tokenizer": None} == expected.summary | {"tokenizer": None}
     assert loaded.summary["train"]["rows"] == COUNT
@@ -117,24 +117,24 @@ def test_fewer_texts_give_the_same_examples(
 
 
 def test_tokenised_texts_are_not_tokenised_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load(tmp_path, "pairs", test_splits=[], **LIMITS)
+    load_kind(tmp_path, "pairs", test_splits=[], **LIMITS)
     seen = record_tokenised(monkeypatch, "pairs")
-    load(tmp_path, "pairs", test_splits=[], **LIMITS)
+    load_kind(tmp_path, "pairs", test_splits=[], **LIMITS)
     assert seen == []
-    load(tmp_path, "pairs", test_splits=[], **LIMITS | {"max_train_examples": 6})
+    load_kind(tmp_path, "pairs", test_splits=[], **LIMITS | {"max_train_examples": 6})
     assert len(seen) == 2 * 6
-    load(tmp_path, "pairs", test_splits=[], max_train_examples=None, max_evaluation_examples=None)
+    load_kind(tmp_path, "pairs", test_splits=[], max_train_examples=None, max_evaluation_examples=None)
     assert len(seen) == 2 * (6 + COUNT + 10)
-    load(tmp_path, "pairs", test_splits=[], **LIMITS | {"max_train_examples": 7})
+    load_kind(tmp_path, "pairs", test_splits=[], **LIMITS | {"max_train_examples": 7})
     assert len(seen) == 2 * (6 + COUNT + 10)
 
 
 def test_a_row_used_by_two_sets_is_in_both(tmp_path: Path) -> None:
     """Evaluate on training rows, too, which are then spread otherwise."""
     both = {"evaluation_splits": ["train"], **LIMITS}
-    load(tmp_path / "whole", "pairs", evaluation_splits=["train"], max_evaluation_examples=None)
-    expected = list_contents(load(tmp_path / "whole", "pairs", **both))
-    np.testing.assert_equal(list_contents(load(tmp_path / "few", "pairs", **both)), expected)
+    load_kind(tmp_path / "whole", "pairs", evaluation_splits=["train"], max_evaluation_examples=None)
+    expected = list_contents(load_kind(tmp_path / "whole", "pairs", **both))
+    np.testing.assert_equal(list_contents(load_kind(tmp_path / "few", "pairs", **both)), expected)
 
 
 def test_a_message_names_the_row_of_the_table(tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ def test_a_message_names_the_row_of_the_table(tmp_path: Path) -> None:
     write_splits(tmp_path / "table", "jsonl", train=table, validation=table, test=table)
     tokenizer("bert").save_pretrained(tmp_path / "bert")
     with pytest.raises(DataError, match=r", line 10 holds int, not text"):
-        load(tmp_path, "pairs", test_splits=[], max_train_examples=10, max_evaluation_examples=1)
+        load_kind(tmp_path, "pairs", test_splits=[], max_train_examples=10, max_evaluation_examples=1)

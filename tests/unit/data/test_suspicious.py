@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source
+from adadepth.config import ChoiceConfig, QuestionConfig, Source
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.run_data import RunData
 from adadepth.data.text import hub
+from tests.unit.data.labelled_support import load, make_labelled_config, write_splits
 from tests.unit.data.support import make_corpus_config, make_tokenizer_config
 
 TEXTS = [f"The cat sees dog number {number}. It was a fine day in story {number}." for number in range(40)]
@@ -28,17 +29,11 @@ def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
     return file
 
 
-def write_splits(folder: Path, train: list[dict[str, Any]], validation: list[dict[str, Any]]) -> None:
-    for split, rows in (("train", train), ("validation", validation)):
-        write_rows(folder / f"{split}.jsonl", rows)
-
-
-def load(folder: Path) -> RunData:
-    dataset = LabelledConfig(
-        name="table", source=Source.local, path=str(folder), text_columns=["sentence"], label_column="label",
-        evaluation_splits=["validation"], sequence_length=32, cache_dir=str(folder / "cache"),
-    )  # fmt: skip
-    return load_labelled_data(dataset, make_tokenizer_config(), 0)
+def load_sentences(folder: Path) -> RunData:
+    return load(
+        make_labelled_config(folder, folder / "cache", text_columns=["sentence"], label_column="label"),
+        make_tokenizer_config(),
+    )
 
 
 def list_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -64,8 +59,8 @@ def test_rows_of_a_corpus_without_text_are_counted(
 
 def test_a_class_that_may_mean_none_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"sentence": text, "label": (-1, 0, 1)[number % 3]} for number, text in enumerate(TEXTS)]
-    write_splits(tmp_path, rows, rows[::-1])
-    assert load(tmp_path).labels == ("-1", "0", "1")
+    write_splits(tmp_path, train=rows, validation=rows[::-1])
+    assert load_sentences(tmp_path).labels == ("-1", "0", "1")
     (warning,) = list_warnings(caplog)
     assert warning.startswith("dataset.label_column=label: -1 is read as a class;")
 
@@ -75,8 +70,8 @@ def test_missing_texts_of_a_table_are_counted(
     tmp_path: Path, nothing: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [{"sentence": text if number % 5 else nothing, "label": number % 2} for number, text in enumerate(TEXTS)]
-    write_splits(tmp_path, rows, rows[::-1])
-    load(tmp_path)
+    write_splits(tmp_path, train=rows, validation=rows[::-1])
+    load_sentences(tmp_path)
     assert len(list_warnings(caplog)) == 2
     assert all(message.endswith("lacks 8 texts, which are read as empty texts") for message in list_warnings(caplog))
 
@@ -91,7 +86,7 @@ def test_missing_texts_of_choices_are_counted(
         for number, text in enumerate(TEXTS)
     ]
     rows[39]["sent1"] = "  "
-    write_splits(tmp_path, rows, rows[::-1])
+    write_splits(tmp_path, train=rows, validation=rows[::-1])
     dataset = ChoiceConfig(
         name="table", source=Source.local, path=str(tmp_path), ending_columns=["ending0", "ending1"],
         sequence_length=32, cache_dir=str(tmp_path / "cache"), max_train_examples=limit, max_evaluation_examples=limit,
@@ -111,7 +106,7 @@ def test_missing_texts_of_questions_are_counted(tmp_path: Path, caplog: pytest.L
          "answers": {"text": [], "answer_start": []}}
         for number, text in enumerate(TEXTS)
     ]  # fmt: skip
-    write_splits(tmp_path, rows, rows[::-1])
+    write_splits(tmp_path, train=rows, validation=rows[::-1])
     dataset = QuestionConfig(
         name="table", source=Source.local, path=str(tmp_path), sequence_length=64, stride=8, max_question_length=16,
         cache_dir=str(tmp_path / "cache"), unanswerable=True,

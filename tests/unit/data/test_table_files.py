@@ -12,14 +12,15 @@ import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 
-from adadepth.config import LabelledConfig, Source, TokenizerConfig
-from adadepth.data import load_labelled_data
+from adadepth.config import LabelledConfig, Source
 from adadepth.data.labelled.columns import find_text_columns
 from adadepth.data.labelled.splits import open_file_splits, open_table
 from adadepth.data.text.table import DataTable
 from adadepth.data.text.table_files import read_file_rows
 from adadepth.errors import DataError
 from tests.marks_support import keep_one_quick
+
+from .labelled_support import load
 
 
 def read(table: DataTable) -> dict[str, list[Any]]:
@@ -149,18 +150,12 @@ def test_columns_with_usual_names_are_used_with_a_message(
     rows = [",".join(f"{name} {row}" for name in columns) for row in range(2)]
     for split in ("train", "validation"):
         write(tmp_path, f"{split}.csv", "\n".join([",".join(columns), *rows]) + "\n")
-    data = load(tmp_path)
+    local: dict[str, Any] = {"source": Source.local, "path": str(tmp_path), "cache_dir": str(tmp_path / "cache")}
+    data = load(LabelledConfig(name="t", sequence_length=16, **local))
     assert (data.summary["text_columns"], data.summary["label_column"]) == (texts, label)
     assert data.labels == tuple(f"{label} {row}" for row in range(2))
     is_said = any("chosen by name among the columns" in message for message in caplog.messages)
     assert is_said == ((texts, label) != (["sentence"], "label") or "text" in columns)
-
-
-def load(folder: Path, **changes: Any) -> Any:
-    config = LabelledConfig(
-        name="t", source=Source.local, path=str(folder), cache_dir=str(folder / "cache"), sequence_length=16, **changes
-    )
-    return load_labelled_data(config, TokenizerConfig(vocab_size=40), 0)
 
 
 def test_two_candidate_pairs_are_ambiguous() -> None:

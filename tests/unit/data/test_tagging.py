@@ -31,7 +31,7 @@ def make_rows(sentences: list[list[str]] = SENTENCES, tags: list[Any] = TAGS) ->
     return [{"tokens": words, "ner_tags": row} for words, row in zip(sentences, tags, strict=True)]
 
 
-def load(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> RunData:
+def load_tags(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> RunData:
     if not (folder / kind).exists():
         tokenizer(kind).save_pretrained(folder / kind)
     settings: dict[str, Any] = {
@@ -81,7 +81,7 @@ def test_a_word_without_pieces_needs_an_unknown_token() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_piece_of_a_word_has_its_tag(tmp_path: Path, kind: str) -> None:
     path = write_splits(tmp_path / "in", train=make_rows(), validation=make_rows())
-    data = load(tmp_path, path, kind)
+    data = load_tags(tmp_path, path, kind)
     theirs = tokenizer(kind, add_prefix_space=True)
     assert data.labels == ("B-PER", "I-PER", "O")
     for index, (words, tags) in enumerate(zip(SENTENCES, TAGS, strict=True)):
@@ -96,7 +96,7 @@ def test_the_first_piece_of_a_word_has_its_tag(tmp_path: Path, kind: str) -> Non
 def test_every_awkward_word_has_one_label(tmp_path: Path, kind: str) -> None:
     content = make_rows([AWKWARD], [list(range(len(AWKWARD)))])
     path = write_splits(tmp_path / "in", train=content, validation=content)
-    data = load(tmp_path, path, kind, sequence_length=200)
+    data = load_tags(tmp_path, path, kind, sequence_length=200)
     labels = data.train[0]["labels"]
     assert labels[labels >= 0].tolist() == data.train.gold(0) == list(range(len(AWKWARD)))
 
@@ -116,8 +116,8 @@ def label_by_piece(words: list[str], tags: list[int], tokenizer_: PreTrainedToke
 def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: int) -> None:
     sentences, tags = [["unhappily", "they", "said", "naïve"], ["stop"]], [["B-PER", "I-PER", "O", "B-PER"], ["O"]]
     path = write_splits(tmp_path / "in", train=make_rows(sentences, tags), validation=make_rows(sentences, tags))
-    data = load(tmp_path, path, kind, labelled_pieces="all", sequence_length=room, labels=NAMES)
-    firsts = load(tmp_path, path, kind, sequence_length=room, labels=NAMES)
+    data = load_tags(tmp_path, path, kind, labelled_pieces="all", sequence_length=room, labels=NAMES)
+    firsts = load_tags(tmp_path, path, kind, sequence_length=room, labels=NAMES)
     library = tokenizer(kind, add_prefix_space=True)
     for index in range(2):
         numbers = data.train.gold(index)
@@ -131,7 +131,7 @@ def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: 
 def test_words_beyond_the_sequence_are_truncated_but_scored(tmp_path: Path) -> None:
     content = make_rows([["cat"] * 30, ["cat"] * 6], [[0, 1] * 15, [1] * 6])
     path = write_splits(tmp_path / "in", train=content, validation=content)
-    data = load(tmp_path, path, sequence_length=8)
+    data = load_tags(tmp_path, path, sequence_length=8)
     example = data.train[0]
     assert example["input_ids"].tolist()[-1] == data.tokenizer.sep_token_id
     assert example["labels"].tolist() == [-100, 0, 1, 0, 1, 0, 1, -100]
@@ -140,7 +140,7 @@ def test_words_beyond_the_sequence_are_truncated_but_scored(tmp_path: Path) -> N
 
 
 def test_batches_are_padded_tensors(tmp_path: Path) -> None:
-    data = load(tmp_path, write_splits(tmp_path / "in", train=make_rows(), validation=make_rows()))
+    data = load_tags(tmp_path, write_splits(tmp_path / "in", train=make_rows(), validation=make_rows()))
     examples = [data.train[(0, index)] for index in (2, 0)]
     batch = data.collate(examples)
     assert batch["labels"].dtype == torch.int64
@@ -162,14 +162,14 @@ def test_tags_are_numbers_or_names(tmp_path: Path, values: list[Any]) -> None:
     content = make_rows([["a", "cat", "stop"]] * 2, [values, values[::-1]])
     for suffix in ("jsonl", "parquet"):
         path = write_splits(tmp_path / suffix, suffix, train=content, validation=content)
-        data = load(tmp_path, path, labels=NAMES)
+        data = load_tags(tmp_path, path, labels=NAMES)
         assert data.labels == tuple(NAMES)
         assert [data.train.gold(index) for index in range(2)] == [[0, 1, 2], [2, 1, 0]]
 
 
 def test_tags_that_only_the_evaluation_has_are_classes(tmp_path: Path) -> None:
     path = write_splits(tmp_path / "in", train=make_rows(), validation=make_rows([["cat"]], [["B-LOC"]]))
-    data = load(tmp_path, path)
+    data = load_tags(tmp_path, path)
     assert data.labels == ("B-LOC", "B-PER", "I-PER", "O")
     assert data.evaluation["validation"].gold(0) == [0]
 
@@ -197,19 +197,19 @@ def test_a_treebank_is_read(tmp_path: Path, column: str, expected: list[list[str
     path = write_treebank(
         tmp_path / "in", "en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu", text=CONLLU
     )
-    data = load(tmp_path, path, tag_column=column, evaluation_splits=["validation", "test"])
+    data = load_tags(tmp_path, path, tag_column=column, evaluation_splits=["validation", "test"])
     assert list(data.evaluation) == ["validation", "test"]
     for examples in (data.train, *data.evaluation.values()):
         assert [[data.labels[tag] for tag in examples.gold(index)] for index in range(len(examples))] == expected
     mapping = {"train": str(path / "en_ewt-ud-train.conllu"), "dev": str(path / "en_ewt-ud-dev.conllu")}
-    assert len(load(tmp_path, mapping, tag_column=column, evaluation_splits=["dev"]).train) == 2
+    assert len(load_tags(tmp_path, mapping, tag_column=column, evaluation_splits=["dev"]).train) == 2
 
 
 def test_columns_of_conll_2003_are_read(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n\n# NN O O\n"
     for split in ("train", "validation"):
         (tmp_path / f"{split}.conll").write_text(text)
-    data = load(tmp_path, tmp_path)
+    data = load_tags(tmp_path, tmp_path)
     assert [[data.labels[tag] for tag in data.train.gold(index)] for index in range(2)] == [["B-ORG", "O"], ["O"]]
 
 
@@ -220,7 +220,7 @@ def test_columns_of_conll_2003_are_read(tmp_path: Path) -> None:
 def test_comments_between_the_words_of_columns_are_left_out(tmp_path: Path, comments: str) -> None:
     for split in ("train", "validation"):
         (tmp_path / f"{split}.conll").write_text(f"{comments}EU\tB-ORG\nrejects\tO\n\n#eu\tB-ORG\n#\tO\n")
-    data = load(tmp_path, tmp_path)
+    data = load_tags(tmp_path, tmp_path)
     assert [[data.labels[tag] for tag in data.train.gold(index)] for index in range(len(data.train))] == [
         ["B-ORG", "O"]
     ] * 2
@@ -247,7 +247,7 @@ def test_real_sentences_are_aligned(data_root: Path, tmp_path: Path, folder: str
     path.mkdir()
     for file in (data_root / folder).iterdir():
         copy_sentences(file, path / file.name)
-    data = load(tmp_path, path, sequence_length=512, **changes)
+    data = load_tags(tmp_path, path, sequence_length=512, **changes)
     assert (len(data.train), len(data.evaluation["validation"])) == (200, 200)
     for index in range(200):
         labels = data.train[index]["labels"]

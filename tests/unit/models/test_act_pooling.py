@@ -8,7 +8,6 @@ import torch
 from adadepth import AlbertActForSequenceClassification
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
-from tests.marks_support import keep_one_quick
 from tests.models_support import make_padded_batch, make_small_config, spread_depths
 
 LENGTHS = (10, 7, 1)
@@ -72,18 +71,6 @@ def test_readouts_are_refused():
     model = mean_model(readout_weight=0.5)
     with pytest.raises(ConfigError, match="pooling=mean: exit rules and readouts need pooling=first"):
         model(**make_padded_batch(LENGTHS), labels=torch.tensor([0, 1, 2]))
-
-
-@pytest.mark.parametrize(("root", "overrides", "message"), keep_one_quick(3, [
-    ("act_cola", ["model.readout_weight=0.5"], "model.readout_weight=0.5: readouts read the first token"),
-    ("act_pos", [], "model.pooling=mean: only used for classification of whole sequences"),
-    ("act_squad", [], "model.pooling=mean: only used for classification of whole sequences"),
-    ("act_swag", [], "model.pooling=mean: only used for classification of whole sequences"),
-    ("act_tiny", [], "model.pooling=mean: only used for classification of whole sequences"),
-]))  # fmt: skip
-def test_models_without_pooling_refuse_the_setting(root, overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        configured(root, "model.pooling=mean", *overrides)
 
 
 def test_classification_accepts_mean_pooling():

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def run(code: str, home: Path) -> subprocess.CompletedProcess[str]:
+def run_code(code: str, home: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HF_HOME": str(home), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=home, stdin=subprocess.DEVNULL,
@@ -51,7 +51,7 @@ def run(code: str, home: Path) -> subprocess.CompletedProcess[str]:
 def test_without_the_package_the_error_names_it(folder: Path, tmp_path: Path) -> None:
     path = str(folder)
     code = f"{HIDE}\ntry:\n    {LOAD.format(place=path, options='')}\nexcept ValueError as error:\n    print(error)\n"
-    process = run(code + LOAD.format(place=path, options=", trust_remote_code=True"), tmp_path)
+    process = run_code(code + LOAD.format(place=path, options=", trust_remote_code=True"), tmp_path)
     assert "trust_remote_code=True" in process.stdout
     message = "this model needs the package adadepth; install it from a clone or a wheel, then `import adadepth`"
     assert process.stderr.strip().splitlines()[-1] == f"ImportError: {message}"
@@ -74,7 +74,7 @@ found = transformers.pipeline("text-classification", {str(folder)!r})
 assert found("a cat")[0]["label"]
 print(type(found.model).__module__, type(transformers.AutoConfig.for_model("albert_act")).__name__)
 """
-    process = run(code, tmp_path)
+    process = run_code(code, tmp_path)
     assert process.returncode == 0, process.stderr
     assert process.stdout.split()[-2:] == [PonderAlbertForSequenceClassification.__module__, "AlbertActConfig"]
 
@@ -82,7 +82,7 @@ print(type(found.model).__module__, type(transformers.AutoConfig.for_model("albe
 @pytest.mark.slow
 def test_trusted_code_imports_the_package_and_is_not_copied(folder: Path, tmp_path: Path) -> None:
     code = LOAD.format(place=str(folder), options=", trust_remote_code=True")
-    process = run(f"{code}; print(type(m).__module__); m.save_pretrained({str(tmp_path / 'again')!r})", tmp_path)
+    process = run_code(f"{code}; print(type(m).__module__); m.save_pretrained({str(tmp_path / 'again')!r})", tmp_path)
     assert process.returncode == 0, process.stderr
     assert process.stdout.split() == [PonderAlbertForSequenceClassification.__module__]
     assert {path.name for path in (tmp_path / "again").iterdir()} == {

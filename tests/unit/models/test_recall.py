@@ -32,7 +32,7 @@ def build_tagger(**fields) -> AlbertActForTokenClassification:
     return AlbertActForTokenClassification(config).double().eval()
 
 
-def run(model, execution="dense"):
+def compute_gradients(model, execution="dense"):
     model.config.execution = execution
     model.zero_grad()
     labels = (IDS % 3).masked_fill(MASK == 0, -100)
@@ -46,7 +46,7 @@ def run(model, execution="dense"):
 @pytest.mark.parametrize("fixed", [None, 3])
 def test_dense_and_ragged_execution_agree(rule, fixed):
     model = build_tagger(state_rule=rule, recall=True, fixed_depth=fixed)
-    (dense, dense_gradients), (ragged, ragged_gradients) = run(model), run(model, "ragged")
+    (dense, dense_gradients), (ragged, ragged_gradients) = compute_gradients(model), compute_gradients(model, "ragged")
     real = MASK.bool()
     assert torch.equal(dense.updates, ragged.updates)
     torch.testing.assert_close(dense.logits[real], ragged.logits[real], atol=1e-6, rtol=1e-6)
@@ -57,7 +57,7 @@ def test_dense_and_ragged_execution_agree(rule, fixed):
 @pytest.mark.parametrize("recall", [False, True])
 def test_a_fixed_depth_applies_the_block_this_often(recall):
     model = build_tagger(state_rule="graves", recall=recall, fixed_depth=4)
-    outputs, _ = run(model)
+    outputs, _ = compute_gradients(model)
     assert torch.equal(outputs.updates, 4.0 * MASK)
     encoder, row = model.albert.encoder, 1
     tokens = MASK[row].bool()
@@ -71,15 +71,15 @@ def test_a_fixed_depth_applies_the_block_this_often(recall):
 def test_a_forced_depth_temporarily_overrides_the_configuration():
     model = build_tagger(fixed_depth=4)
     model.force_depth(2)
-    assert run(model)[0].updates.max() == 2
+    assert compute_gradients(model)[0].updates.max() == 2
     model.force_depth(None)
-    assert run(model)[0].updates.max() == 4
+    assert compute_gradients(model)[0].updates.max() == 4
 
 
 def test_recall_changes_outputs_and_no_saved_weight():
     plain, recalling = build_tagger(recall=False), build_tagger(recall=True)
     assert plain.state_dict().keys() == recalling.state_dict().keys()
-    assert not torch.allclose(run(plain)[0].logits, run(recalling)[0].logits)
+    assert not torch.allclose(compute_gradients(plain)[0].logits, compute_gradients(recalling)[0].logits)
 
 
 @pytest.mark.parametrize("depth", [0, 6])

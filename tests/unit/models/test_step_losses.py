@@ -221,16 +221,6 @@ def test_a_wrong_loss_of_a_configuration_is_refused_in_one_line(
         configured(*command.split(), f"model.{key}={loss}")
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ("model.num_loops=1", "model.num_loops=1: must be at least 2, because model.objective=layerskip has the weight 0"),
-    ("model.loop_curriculum=linear", "model.loop_curriculum=linear: must be none, because model.objective=layerskip"),
-    ("model.train_loops=drawn", "model.train_loops=drawn: needs model.objective=last, not layerskip"),
-])  # fmt: skip
-def test_settings_excluded_by_a_loss_of_loops_are_refused_in_one_line(change: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        configured("loop_tiny", "model.objective=layerskip", change)
-
-
 # ---- Registry
 
 

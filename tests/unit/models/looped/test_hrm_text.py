@@ -312,25 +312,6 @@ def test_a_wrong_call_is_refused_in_one_line(
         ours(IDS, **options)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["model.low_cycles=2"], "model.low_cycles=2: only used with model.low_layers"),
-        (
-            ["model.low_layers=1", "model.low_backprop=[-1]"],
-            r"model.low_backprop=\[-1\]: must be one or more numbers",
-        ),
-        (
-            ["model.low_layers=1", "model.low_backprop=[1]", "model.train_loops=drawn"],
-            "needs model.train_loops=fixed",
-        ),
-    ],
-)
-def test_contradictory_settings_are_refused_in_one_line(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        configured("ponder_tiny", "model=looped_mini", *overrides)
-
-
 # ---- From the command line
 
 

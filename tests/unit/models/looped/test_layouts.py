@@ -294,8 +294,3 @@ def test_a_failed_export_leaves_no_file(ours: Path, tmp_path: Path, monkeypatch:
             export(ours, folder)
     assert not (tmp_path / "written").exists()
     assert not list((tmp_path / "empty").iterdir())
-
-
-def test_an_export_needs_a_layout_and_a_folder() -> None:
-    with pytest.raises(ConfigError, match=r"export\.layout: required by mode=export.*\nexport\.folder: required"):
-        configured("loop_tiny", "mode=export", "checkpoint=x")

@@ -248,20 +248,6 @@ def test_a_wrong_call_is_refused_in_one_line(options: dict[str, Any], error: typ
         build_looped(**KINDS["plain"], objective="mean")(IDS, **options)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["model.exit_rule=quantile:0.5"], "model.exit_rule=quantile:0.5: needs a halting unit, which model.gate=true"),
-        (["model.objective=gate"], "model.objective=gate: needs a halting unit"),
-        (["model.injection=restart"], "model.injection=restart: every loop would be the same"),
-        (["model.hidden_size=null"], "model.hidden_size=null: required"),
-    ],
-)
-def test_contradictory_settings_are_refused_in_one_line(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        configured("ponder_tiny", "model=looped_mini", *overrides)
-
-
 # ---- Other heads
 
 

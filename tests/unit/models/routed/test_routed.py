@@ -49,7 +49,7 @@ def get_model(name: str) -> Any:
     return build_routed(**(ROUTERS | RANDOM)[name])
 
 
-def run(model: Any, ids: Tensor, **call: Any) -> tuple[Tensor, Tensor]:
+def route(model: Any, ids: Tensor, **call: Any) -> tuple[Tensor, Tensor]:
     """Return logits and routing decisions; random routers draw the same numbers in every call."""
     with torch.no_grad():
         output = model(ids, generator=torch.Generator().manual_seed(2), **call)
@@ -90,12 +90,12 @@ def test_states_before_and_after_every_span_are_returned(name: str) -> None:
 @pytest.mark.parametrize("name", keep_one_quick(5, [*ROUTERS, "random"]))
 def test_later_tokens_change_nothing(name: str, text: list[int], suffix: list[int], data: st.DataObject) -> None:
     length = data.draw(st.integers(1, len(text) - 1))
-    logits, ran = run(get_model(name), torch.tensor([text, [*text[:length], *suffix[: len(text) - length]]]))
+    logits, ran = route(get_model(name), torch.tensor([text, [*text[:length], *suffix[: len(text) - length]]]))
     if name == "random":  # draws differ between rows
         logits, ran = (
             torch.cat(pair) for pair in zip(
-                run(get_model(name), torch.tensor([text])),
-                run(get_model(name), torch.tensor([[*text[:length], *suffix[: len(text) - length]]])), strict=True,
+                route(get_model(name), torch.tensor([text])),
+                route(get_model(name), torch.tensor([[*text[:length], *suffix[: len(text) - length]]])), strict=True,
             )
         )  # fmt: skip
     assert torch.equal(ran[0, :length], ran[1, :length])
@@ -107,15 +107,15 @@ def test_selection_by_largest_scores_depends_on_later_tokens(name: str) -> None:
     """Check that the test above can fail."""
     ids = torch.randint(3, PIECES, (20, 8), generator=torch.Generator().manual_seed(0))
     changed = torch.cat([ids[:, :4], ids[:, 4:].flip(0)], dim=1)
-    ran = [run(get_model(name), text, routing="topk")[1][:, :4] for text in (ids, changed)]
+    ran = [route(get_model(name), text, routing="topk")[1][:, :4] for text in (ids, changed)]
     assert not torch.equal(*ran)
 
 
 def test_largest_scores_fill_the_capacity_and_recursions_are_nested() -> None:
-    ran = run(get_model("expert selected"), IDS, routing="topk")[1]
+    ran = route(get_model("expert selected"), IDS, routing="topk")[1]
     assert ran.sum(dim=1).tolist() == [[10, 6, 3]] * 3
     for name in ("expert selected", "expert predictor", "token selected", "random"):
-        first, second, third = run(get_model(name), IDS)[1].unbind(-1)
+        first, second, third = route(get_model(name), IDS)[1].unbind(-1)
         assert not bool((second & ~first).any()), name
         assert not bool((third & ~second).any()), name
 
@@ -139,7 +139,7 @@ def test_more_bias_gives_more_depth(name: str) -> None:
     model, depths = build_routed(**ROUTERS[name]), []
     for level in (0.02, 0.3, 0.5, 0.7, 0.98):
         model.set_depth_level(level)
-        depths.append(float(run(model, IDS)[1].sum(dim=-1).double().mean()))
+        depths.append(float(route(model, IDS)[1].sum(dim=-1).double().mean()))
     assert depths == sorted(depths)
     assert depths[0] < depths[-1]
 
@@ -153,10 +153,10 @@ def test_more_bias_gives_more_depth(name: str) -> None:
 def test_rows_of_a_batch_equal_rows_alone(name: str, side: str, routing: str) -> None:
     model, mask = get_model(name), {"right": RIGHT, "left": LEFT}[side]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    logits, ran = run(model, IDS * mask, attention_mask=mask, position_ids=positions, routing=routing)
+    logits, ran = route(model, IDS * mask, attention_mask=mask, position_ids=positions, routing=routing)
     assert not bool(ran[mask == 0].any())
     for row, is_real in enumerate(mask.bool()):
-        alone, ran_alone = run(model, IDS[row : row + 1, is_real], routing=routing)
+        alone, ran_alone = route(model, IDS[row : row + 1, is_real], routing=routing)
         assert torch.equal(ran[row, is_real], ran_alone[0])
         check_close(logits[row, is_real], alone[0])
 
@@ -166,9 +166,9 @@ def test_documents_of_a_row_equal_separate_rows(name: str) -> None:
     model, lengths = get_model(name), (4, 7, 9)
     texts = [IDS.flatten()[start : start + length] for start, length in zip((0, 4, 11), lengths, strict=True)]
     numbers = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths)).unsqueeze(0)
-    logits, ran = run(model, torch.cat(texts).unsqueeze(0), documents=numbers)
+    logits, ran = route(model, torch.cat(texts).unsqueeze(0), documents=numbers)
     for text, some, selected in zip(texts, logits[0].split(lengths), ran[0].split(lengths), strict=True):
-        alone, ran_alone = run(model, text.unsqueeze(0))
+        alone, ran_alone = route(model, text.unsqueeze(0))
         assert torch.equal(selected, ran_alone[0])
         check_close(some, alone[0])
 
@@ -179,9 +179,9 @@ def test_padding_of_a_row_of_documents_is_never_selected(name: str, routing: str
     """Check that padding, a document of its own, has no updates and takes no capacity from real tokens."""
     model, mask = get_model(name), RIGHT[:1]
     length = int(mask.sum())
-    logits, ran = run(model, IDS[:1] * mask, attention_mask=mask, documents=mask - 1, routing=routing)
+    logits, ran = route(model, IDS[:1] * mask, attention_mask=mask, documents=mask - 1, routing=routing)
     assert not bool(ran[mask == 0].any())
-    alone, ran_alone = run(model, IDS[:1, :length], routing=routing)
+    alone, ran_alone = route(model, IDS[:1, :length], routing=routing)
     assert torch.equal(ran[:, :length], ran_alone)
     check_close(logits[:, :length], alone)
     with torch.no_grad():
@@ -194,8 +194,8 @@ def test_padding_of_a_row_of_documents_is_never_selected(name: str, routing: str
 def test_attention_implementations_agree(name: str, implementation: str) -> None:
     model = build_routed(**ROUTERS[name]).float()  # in float64, eager attention of transformers to no key is NaN
     model.set_attn_implementation(implementation)
-    logits, ran = run(model, IDS * LEFT, attention_mask=LEFT)
-    expected, ran_expected = run(get_model(name), IDS * LEFT, attention_mask=LEFT)
+    logits, ran = route(model, IDS * LEFT, attention_mask=LEFT)
+    expected, ran_expected = route(get_model(name), IDS * LEFT, attention_mask=LEFT)
     assert torch.equal(ran, ran_expected)
     check_close(select_real(logits, LEFT), select_real(expected, LEFT), 1e-4)
 
@@ -206,10 +206,10 @@ def test_attention_implementations_agree(name: str, implementation: str) -> None
 def test_other_decoders_run_the_selected_tokens(base: str, name: str) -> None:
     """Compare rows of a batch with rows alone in any decoder."""
     model = build_routed(base=base, **ROUTERS[name])
-    logits, ran = run(model, IDS * RIGHT, attention_mask=RIGHT)
+    logits, ran = route(model, IDS * RIGHT, attention_mask=RIGHT)
     assert 0 < ran.double().mean() < 1
     for row, is_real in enumerate(RIGHT.bool()):
-        check_close(logits[row, is_real], run(model, IDS[row : row + 1, is_real])[0][0])
+        check_close(logits[row, is_real], route(model, IDS[row : row + 1, is_real])[0][0])
 
 
 # ---- Training
@@ -271,7 +271,7 @@ def test_a_saved_model_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
         assert getattr(loaded.config, field) == getattr(model.config, field), field
     for key, value in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], value), key
-    (logits, ran), (expected, ran_expected) = run(loaded, IDS), run(model, IDS)
+    (logits, ran), (expected, ran_expected) = route(loaded, IDS), route(model, IDS)
     assert torch.equal(ran, ran_expected)
     check_close(logits, expected)
 
@@ -369,10 +369,10 @@ def test_encoders_classify_tokens(kind: str, router: str, tmp_path: Path) -> Non
 ]))  # fmt: skip
 def test_rows_of_an_encoder_equal_rows_alone(kind: str, name: str) -> None:
     model = build_routed(TOKENS, kind, **ROUTERS[name], **LABELS)
-    logits, ran = run(model, IDS * RIGHT, attention_mask=RIGHT)
+    logits, ran = route(model, IDS * RIGHT, attention_mask=RIGHT)
     assert 0 < ran[RIGHT.bool()].double().mean() < 1
     for row, is_real in enumerate(RIGHT.bool()):
-        alone, ran_alone = run(model, IDS[row : row + 1, is_real])
+        alone, ran_alone = route(model, IDS[row : row + 1, is_real])
         assert torch.equal(ran[row, is_real], ran_alone[0])
         check_close(logits[row, is_real], alone[0])
 
