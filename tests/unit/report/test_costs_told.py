@@ -204,7 +204,8 @@ def test_budgets_and_seeds_say_that_predictions_at_exits_are_left_out(tmp_path: 
 
 
 @pytest.mark.parametrize(("rule", "formatted"), [
-    ("margin:0.58312345678901234", "margin:0.583123"), ("patience:2", "patience:2"), ("margin:0.99999", "margin:0.99999"),
+    ("margin:0.58312345678901234", "margin:0.583123"), ("margin:0.99999", "margin:0.99999"),
+    ("patience:2", "patience:2"),
     ("oracle:expected:0.25", "oracle:expected:0.25"), ("mine:a=0.5", "mine:a=0.5"), ("expectation", "expectation"),
 ])  # fmt: skip
 def test_thresholds_of_rules_are_shown_with_six_digits(rule: str, formatted: str) -> None:
