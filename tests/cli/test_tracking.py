@@ -83,7 +83,9 @@ def test_a_resumed_run_drops_all_lines_after_its_checkpoint(tmp_path: Path) -> N
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
-@pytest.mark.parametrize("line", [b"{broken", b"3", b"{}", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "line", [b"{broken", b"3", b"{}", b"\xff\xfe", b'{"step": "2", "time": 1.0}', b'{"step": 2, "time": null}']
+)
 def test_a_broken_line_of_the_log_is_named(tmp_path: Path, line: bytes) -> None:
     whole = b'{"step": 1, "time": 0.5}\n'
     (tmp_path / "metrics.jsonl").write_bytes(whole + line + b"\n" + whole)

@@ -11,11 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from adadepth import tasks
 from adadepth.errors import CheckpointError
-from adadepth.report.run_files import read_run
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import read_record
 from tests.configs.support import configured
-from tests.marks_support import keep_one_quick
 from tests.training.support import mark_interrupted
 
 EVALUATED = ("debug=default", "mode=evaluate", "trainer.disable_tqdm=true")
@@ -42,13 +40,12 @@ def write_nan_weight(model: Path) -> None:
     save_file(weights, model / "model.safetensors", {"format": "pt"})
 
 
-@pytest.mark.parametrize("name", keep_one_quick(3, ["model.safetensors", "config.json", "tokenizer.json"]))
-def test_a_changed_model_of_a_run_is_not_evaluated(run: Path, tmp_path: Path, name: str) -> None:
-    with (run / "model" / name).open("ab") as file:
+def test_a_changed_model_of_a_run_is_not_evaluated(run: Path, tmp_path: Path) -> None:
+    with (run / "model" / "model.safetensors").open("ab") as file:
         file.write(b" ")
     before = list_folders(tmp_path)
     with pytest.raises(
-        CheckpointError, match=rf"^checkpoint=\S+/model: its {name} is damaged \([\d,]+ bytes of [\d,]+\)$"
+        CheckpointError, match=r"^checkpoint=\S+/model: its model\.safetensors is damaged \([\d,]+ bytes of [\d,]+\)$"
     ):
         evaluate(run, tmp_path)
     assert list_folders(tmp_path) == before
@@ -104,31 +101,6 @@ def test_a_run_resumes_from_an_older_checkpoint_if_the_newest_is_damaged(
     assert list_complete_checkpoints(run / "checkpoints") == sorted({run / "checkpoints" / best, newest})
 
 
-@pytest.mark.slow
-def test_a_run_without_a_complete_checkpoint_names_the_damage(run: Path) -> None:
-    for checkpoint in (run / "checkpoints").iterdir():
-        (checkpoint / "scheduler.pt").unlink()
-    with pytest.raises(
-        CheckpointError, match=r"it has no complete checkpoint: \S+: its scheduler.pt is missing"
-    ) as caught:
-        tasks.run(configured("act_tiny", f"resume={mark_interrupted(run)}"))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"step": "x"}', 'step must be a whole number, not "x"'),
-        ('{"unit": "token", "classes": {"all": 3}}', "classes.all must be a mapping, not 3"),
-        ("[1]", "the file must be a mapping, not a list"),
-    ],
-)
-def test_statistics_of_the_wrong_shape_are_reported_as_damage(text: str, problem: str, tmp_path: Path) -> None:
-    (tmp_path / "halting.json").write_text(text)
-    reading = read_run(tmp_path)
-    assert (reading.halting, reading.missing["halting.json"]) == ({}, f"halting.json is damaged ({problem})")
-
-
 @pytest.mark.parametrize(
     ("name", "is_folder"),
     [(".lock", False), ("checkpoints/checkpoint-2", False), ("metrics.jsonl", False), ("metrics.jsonl", True)],
@@ -151,12 +123,9 @@ def test_a_link_or_folder_in_place_of_a_file_is_refused(run: Path, tmp_path: Pat
     assert before is None or away.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "line", keep_one_quick(4, ["{broken", '{"step": "2", "time": 1.0}', '{"step": 2, "time": null}', "[1]"])
-)
-def test_a_broken_line_of_the_log_stops_a_resume(run: Path, line: str) -> None:
+def test_a_broken_line_of_the_log_stops_a_resume(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(f"{line}\n")
+        file.write("{broken\n")
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: line \d+ is damaged"):
         tasks.run(configured("act_tiny", f"resume={mark_interrupted(run)}"))
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"

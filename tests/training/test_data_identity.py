@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from adadepth import Pipeline, tasks
-from adadepth.data.text.special_tokens import Layout
-from adadepth.data.text.tokenizer import with_data_layout
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.folder import read_config
 from adadepth.runs.checkpoints import checkpoints, get_checkpoint_step
@@ -27,7 +24,6 @@ from tests.marks_support import mark_mostly_slow
 from tests.training.finetune_support import SMALL
 from tests.training.support import mark_interrupted
 from tests.unit.data.labelled_support import write_splits
-from tests.unit.data.tokenizers_support import tokenizer
 
 WORDS = {"neg": ["bad", "dull", "poor"], "pos": ["good", "fine", "great"]}
 TABLE = ("dataset=table", "dataset.text_columns=[text]", "dataset.label_column=label", "dataset.metrics=[accuracy]")
@@ -361,55 +357,3 @@ def test_pretrained_heads_keep_their_classes(trained_run: tuple[str, Path, Path]
     again = train(folder, family, data, f"model.pretrained={run}/model", f"tokenizer.path={run}/model", *start)
     assert read_accuracy(again) == read_accuracy(run)
     assert read_config("checkpoint", str(again / "model")).id2label == {0: "neg", 1: "pos"}
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("sequence_length", "16"), ("sequence_length", True), ("sequence_length", 0), ("sources", ["a"]),
-        ("sources", {"train": 1}), ("tokenizer", 3), ("columns", "text"), ("dataset", None), ("problem", []),
-    ],
-)  # fmt: skip
-def test_a_damaged_identity_is_a_one_line_error(field: str, value: Any, tmp_path: Path) -> None:
-    config = read_stored_config({"dataset": "table", field: value})
-    with pytest.raises(CheckpointError, match=rf"checkpoint=here: its config.json: training_data.{field} must be"):
-        DataIdentity.from_config("checkpoint", "here", config)
-
-
-def read_stored_config(stored: Any) -> Any:
-    from transformers import AlbertConfig
-
-    return AlbertConfig(training_data=stored)
-
-
-def test_an_identity_that_is_no_object_is_a_one_line_error() -> None:
-    with pytest.raises(CheckpointError, match="training_data must be an object, not str"):
-        DataIdentity.from_config("checkpoint", "here", read_stored_config("table"))
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta", "t5"])
-def test_the_digest_of_a_tokenizer_survives_use_and_saving(kind: str, tmp_path: Path) -> None:
-    words = tokenizer(kind)
-    digests = {digest_tokenizer(words)}
-    for splits_words in (False, True):
-        fed = with_data_layout(words, Layout.from_tokenizer(words, 16, 0), splits_words=splits_words)
-        folder = tmp_path / str(splits_words)
-        fed.save_pretrained(folder)
-        digests |= {digest_tokenizer(fed), digest_tokenizer(AutoTokenizer.from_pretrained(folder))}
-    assert len(digests) == 1
-
-
-def test_tokenizers_with_other_pieces_have_other_digests() -> None:
-    cased, uncased = (build_word_tokenizer(lowercase) for lowercase in (False, True))
-    assert digest_tokenizer(cased) != digest_tokenizer(uncased)
-    more = build_word_tokenizer(True)
-    more.add_tokens(["zebra"])
-    assert digest_tokenizer(more) != digest_tokenizer(uncased)
-
-
-def build_word_tokenizer(lowercase: bool) -> PreTrainedTokenizerFast:
-    """Return one of two tokenizers with the same pieces, of which one lowercases texts."""
-    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 1, "a": 2}, unk_token="[UNK]"))
-    backend.normalizer = normalizers.Lowercase() if lowercase else normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")

@@ -19,23 +19,6 @@ from tests.unit.report.synthetic_exits import make_records, make_study
 SERVE = ("mode=serve", "checkpoint=somewhere")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["mode=serve"], "checkpoint: required by mode=serve"),
-        (["serve.port=1"], "serve: only used with mode=serve checkpoint=latest, but mode=train"),
-        ([*SERVE, "serve.port=70000"], "serve.port=70000: must be from 0 to 65535"),
-        (["mode=predict", "checkpoint=[a,b]", "text=x"], "checkpoint=.*: must be one; a list is only used with"),
-        (["mode=serve", "checkpoint=[]"], "checkpoint=.*: must be one"),
-        (["mode=serve", "checkpoint=[a,'']"], "checkpoint: is empty"),
-        ([*SERVE, "text=x"], "text=.*: only used with mode=predict, but mode=serve"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_one_line_errors(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"(?m)^{message}"):
-        configured("act_hops", *overrides)
-
-
 def test_without_gradio_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.setattr(serve, "find_spec", lambda name: None)

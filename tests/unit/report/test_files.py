@@ -115,3 +115,17 @@ def test_the_console_names_missing_figures(evaluation: tuple[dict, list[dict]]) 
 def test_losses_of_single_steps_and_further_sets_have_no_curve() -> None:
     lines = [{"step": 1, "train/loss": 2.0, "eval/loss": 1.0, "eval/step_1/loss": 3.0, "eval/extrapolation/loss": 4.0}]
     assert get_loss_curves(lines) == {"loss": [("train", [(1, 2.0)]), ("eval", [(1, 1.0)])]}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"step": "x"}', 'step must be a whole number, not "x"'),
+        ('{"unit": "token", "classes": {"all": 3}}', "classes.all must be a mapping, not 3"),
+        ("[1]", "the file must be a mapping, not a list"),
+    ],
+)
+def test_statistics_of_the_wrong_shape_are_reported_as_damage(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "halting.json").write_text(text)
+    reading = read_run(tmp_path)
+    assert (reading.halting, reading.missing["halting.json"]) == ({}, f"halting.json is damaged ({problem})")
