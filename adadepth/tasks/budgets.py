@@ -84,7 +84,8 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     }
     rules = [parse_rule(row["rule"]) for row in rows[1:] if "rule" in row]
     predicted = PREDICTED.get(session.data.problem)  # None: next words, which always study exits
-    if rules and (predicted is None or predicted.studies_exits):
+    is_evaluation = bool(session.config.budget.targets)  # after training, the matched baseline compares the exits
+    if rules and is_evaluation and (predicted is None or predicted.studies_exits):
         comparison["exits"] = study_fitted_rules(rules, session)
     if trainer.is_world_process_zero():
         write_budgets(session.run.directory, comparison)
