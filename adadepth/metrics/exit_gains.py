@@ -55,10 +55,12 @@ class Gain(NamedTuple):
         return self._asdict() | {"freedom": self.freedom if math.isfinite(self.freedom) else None}
 
 
-def estimate_fixed_gain(scores: StepScores, exits: Tensor, sequences: Tensor, most: float) -> dict[str, Any] | None:
-    """Compare exits with the best fixed step of at most a given mean; return None without scores of examples.
+def estimate_fixed_gains(
+    scores: StepScores, exits: Tensor, sequences: Tensor, most: float
+) -> dict[str, dict[str, Any]]:
+    """Compare exits with the best fixed step of at most a given mean, and with a cheaper one that is as good.
 
-    Between two steps, the baseline is their mixture of the same mean. The step is selected on one half of the sequences
+    Between two steps, the best may be their mixture of the given mean. Steps are selected on one half of the sequences
     and compared on the other, because the best of several equal steps looks better on the examples that select it.
 
     Args:
@@ -66,10 +68,14 @@ def estimate_fixed_gain(scores: StepScores, exits: Tensor, sequences: Tensor, mo
         exits: Exit steps, int64 (M,).
         sequences: Number of the sequence of each example, (M,).
         most: Largest fixed step. It may lie between two steps.
+
+    Returns:
+        The gain over the best step as `fixed`, and the gain over the first step below `most` with at least the score of
+        the exits as `cheaper`, if there is such a step and it is not the best. Empty without scores of examples.
     """
     adaptive = scores.score_examples(exits)
     if scores.by_step is None or adaptive is None or most < 1:
-        return None
+        return {}
     values, low = scores.by_step.numpy(), math.floor(most)
     candidates: dict[float, NDArray[np.float64]] = {float(k): values[:, k - 1] for k in range(1, low + 1)}
     if low < min(most, values.shape[1]):
@@ -78,14 +84,21 @@ def estimate_fixed_gain(scores: StepScores, exits: Tensor, sequences: Tensor, mo
     clusters = sequences.numpy()
     first = select_first_half(clusters)
     rest, selecting = ~first, first if first.any() else ~first  # a single sequence has no other half
-    depth = max(candidates, key=lambda step: float(candidates[step][selecting].mean()))
-    gain = _estimate(scores, adaptive.numpy()[rest], candidates[depth][rest], clusters[rest])
-    return gain._replace(
-        baseline_depth=depth,
-        full_depth=values.shape[1],
-        full_depth_value=_get_sign(scores) * float(values[rest, -1].mean()),
-        selected_on=len(np.unique(clusters[first])),
-    ).to_json()
+    means = {step: float(candidates[step][selecting].mean()) for step in candidates}
+    least = float(adaptive.numpy()[selecting].mean())
+    best = max(means, key=means.__getitem__)
+    cheaper = next((step for step, mean in means.items() if step < most and mean >= least), best)
+
+    def compare(depth: float) -> dict[str, Any]:
+        gain = _estimate(scores, adaptive.numpy()[rest], candidates[depth][rest], clusters[rest])
+        return gain._replace(
+            baseline_depth=depth,
+            full_depth=values.shape[1],
+            full_depth_value=_get_sign(scores) * float(values[rest, -1].mean()),
+            selected_on=len(np.unique(clusters[first])),
+        ).to_json()
+
+    return {"fixed": compare(best)} | ({} if cheaper == best else {"cheaper": compare(cheaper)})
 
 
 def estimate_permuted_gain(

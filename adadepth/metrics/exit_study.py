@@ -42,7 +42,7 @@ from adadepth.halting.exit_rules import (
     select_predictions,
 )
 from adadepth.metrics.adaptation import spearman
-from adadepth.metrics.exit_gains import estimate_fixed_gain, estimate_permuted_gain
+from adadepth.metrics.exit_gains import estimate_fixed_gains, estimate_permuted_gain
 from adadepth.metrics.exit_pareto import CONTROL, ORACLE, SETTLED, mark_pareto
 from adadepth.metrics.expected_exits import EXPECTED, find_expected_exits
 from adadepth.metrics.scoring import compute_quality, is_right
@@ -232,19 +232,17 @@ class _ReplayEvaluator:
         return row
 
     def _estimate_gains(self, exits: Tensor, permuted: Sequence[Tensor], macs: float) -> dict[str, Any]:
-        """Return the gains over permuted exits, if there are any, and over the best fixed step of at most its compute.
+        """Return the gains over permuted exits, if there are any, and over fixed steps of at most its compute.
 
-        Between two steps, the fixed step is a mixture of both with the compute of the rule.
+        Between two steps, the best fixed step may be a mixture of both with the compute of the rule.
         """
         most: float = sum(cost <= macs for cost in self.fixed_macs)
         if 0 < most < len(self.fixed_macs):
             below, above = self.fixed_macs[int(most) - 1 : int(most) + 1]
             most += (macs - below) / (above - below)
-        gains = {
-            "fixed": estimate_fixed_gain(self.scores, exits, self.records.sequences, most),
-            "permuted": estimate_permuted_gain(self.scores, exits, permuted, self.records.sequences),
-        }
-        return {name: gain for name, gain in gains.items() if gain is not None}
+        gains = estimate_fixed_gains(self.scores, exits, self.records.sequences, most)
+        shuffled = estimate_permuted_gain(self.scores, exits, permuted, self.records.sequences)
+        return gains if shuffled is None else {**gains, "permuted": shuffled}
 
     def evaluate_oracles(self, expected: bool) -> list[dict[str, Any]]:
         """Return quality and compute of both oracles; a regression has only the first one.

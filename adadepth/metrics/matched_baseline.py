@@ -18,11 +18,12 @@ from torch import Tensor
 from adadepth.config.kinds import Problem
 from adadepth.metrics.exit_gains import (
     compute_draw_error,
-    estimate_fixed_gain,
+    estimate_fixed_gains,
     estimate_gain_of_groups,
     estimate_permuted_gain,
 )
 from adadepth.metrics.exit_study import DRAWS, permute_exits
+from adadepth.metrics.metric_names import is_loss
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import StepScores
 
@@ -59,7 +60,7 @@ def compare_recorded(
     dealt = [permute_exits(exits, generator) for _ in range(DRAWS)]
     permuted = [scores.score_exits(steps) for steps in dealt]
     gains = {
-        "fixed": estimate_fixed_gain(scores, exits, records.sequences, mean),
+        **estimate_fixed_gains(scores, exits, records.sequences, mean),
         "permuted": estimate_permuted_gain(scores, exits, dealt, records.sequences),
     }
     comparison = describe_comparison(exits, len(exits), scores.score_exits(exits), fixed, permuted)
@@ -108,6 +109,8 @@ def estimate_gains_of_groups(
 ) -> dict[str, dict[str, Any]]:
     """Return the gains of a model over one fixed depth and over permuted depths, by baseline and metric.
 
+    A whole depth below the mean that is at least as good is `cheaper`.
+
     Args:
         mean: Mean depth of the model, at which the fixed depth is interpolated.
         adaptive: Metrics of the model on each group of sequences.
@@ -116,7 +119,7 @@ def estimate_gains_of_groups(
     """
     low, high = min(fixed), max(fixed)
     share = mean - low if high > low else 0.0
-    gains: dict[str, dict[str, Any]] = {"fixed": {}, "permuted": {}}
+    gains: dict[str, dict[str, Any]] = {"fixed": {}, "permuted": {}, "cheaper": {}}
     for name in adaptive[0]:
         adaptive_values = [metrics[name] for metrics in adaptive]
         at_low, at_high = ([metrics[name] for metrics in fixed[depth]] for depth in (low, high))
@@ -128,7 +131,10 @@ def estimate_gains_of_groups(
                 name, adaptive_values, draws.mean(axis=0).tolist(), compute_draw_error(draws)
             )
             gains["fixed"][name], gains["permuted"][name] = fixed_gain.to_json(), permuted_gain.to_json()
-    return gains
+            cheaper = estimate_gain_of_groups(name, adaptive_values, at_low)._replace(baseline_depth=float(low))
+            if low < mean and (cheaper.baseline - cheaper.adaptive) * (-1 if is_loss(name) else 1) >= 0:
+                gains["cheaper"][name] = cheaper.to_json()
+    return {key: by_metric for key, by_metric in gains.items() if by_metric}
 
 
 def build_masses_for_depth(masses: Tensor, updates: Tensor, depth: int) -> Tensor:

@@ -33,11 +33,11 @@ def compute_p_value(statistic: float, freedom: float) -> float:
     return 2 * float(tail)
 
 
-def compute_half_width(error: float, freedom: float) -> float:
-    """Return half the width of the 95 % interval of a mean with a standard error."""
+def compute_half_width(error: float, freedom: float, level: float = LEVEL) -> float:
+    """Return half the width of the interval of a mean with a standard error, of 95 % at the default level."""
     from scipy.special import ndtri, stdtrit
 
-    quantile = 1 - LEVEL / 2
+    quantile = 1 - level / 2
     return float(stdtrit(freedom, quantile) if math.isfinite(freedom) else ndtri(quantile)) * error
 
 

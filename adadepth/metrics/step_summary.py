@@ -22,7 +22,7 @@ from adadepth.halting.distribution import (
     halting_kl,
 )
 from adadepth.metrics.adaptation import spearman
-from adadepth.metrics.exit_gains import estimate_fixed_gain
+from adadepth.metrics.exit_gains import estimate_fixed_gains
 from adadepth.metrics.length_scores import summarise_lengths
 from adadepth.metrics.scoring import compute_example_losses, compute_quality, is_right
 from adadepth.metrics.step_records import StepRecords
@@ -182,7 +182,10 @@ def _describe_exits(
     if records.exit_steps is not None and records.ran is None and records.ran_every_step:
         most = float(records.exit_steps.double().mean())
         scores = StepScores(records, problem, metrics)
-        described["gain"] = estimate_fixed_gain(scores, records.exit_steps, records.sequences, most)
+        gains = estimate_fixed_gains(scores, records.exit_steps, records.sequences, most)
+        described["gain"] = gains.get("fixed")
+        if "cheaper" in gains:
+            described["cheaper_gain"] = gains["cheaper"]
     _put_finite(
         described, "loss", compute_example_losses(records.logits, records.labels, problem), "exit/loss", missing
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,10 @@ from adadepth.models.validation import check_model
 from adadepth.runtime.hub_access import get_first_line, resolve_path
 
 register_auto_classes()
+
+logger = logging.getLogger(__name__)
+
+_VOCABULARY_RATIO = 2  # a new network with a vocabulary this many times as large as the tokenizer gives a warning
 
 
 def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
@@ -221,6 +226,11 @@ def _build_config(
                 f"{vocab_size}; give its tokenizer with tokenizer.path, or set "
                 f"model.vocab_size={values['vocab_size']}"
             )
+        if source is None and values["vocab_size"] > _VOCABULARY_RATIO * vocab_size:
+            logger.warning(
+                "model.vocab_size=%d: the tokenizer has only %d tokens; model.vocab_size=null takes its size",
+                values["vocab_size"], vocab_size,
+            )  # fmt: skip
     return config_class(**{name: getattr(value, "value", value) for name, value in {**values, **fields}.items()})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.metric_names import PREFERRED_QUALITIES
-from adadepth.metrics.significance import GROUPS, SeedMean, average_over_seeds
+from adadepth.metrics.significance import GROUPS, LEVEL, SeedMean, average_over_seeds, compute_half_width
 from adadepth.report.compute_cost import format_rule, normalise_rule
 from adadepth.report.matched_networks import (
     Networks,
@@ -186,6 +186,9 @@ _NO_COMPARISON = "no comparable baseline was run"
 _NOT_RETRAINED = "not retrained"
 _BAG_OF_WORDS = "bag_of_words"
 _SAME_NETWORK = "the same network at "
+_CHEAPER = "fixed_cheaper"
+_KEYS = {"fixed": "fixed_step", "cheaper": _CHEAPER, "permuted": "random_depths"}  # of comparisons, by that of a gain
+_AS_GOOD = "the cheapest that measured at least as good"
 _PHRASES = {1: "better than", 0: "not clearly better than", -1: "worse than"}  # by result of a comparison
 
 
@@ -193,8 +196,9 @@ def compare_with_baselines(files: RunFiles) -> Finding:
     """Compare an adaptive run with every baseline that was evaluated with it, for the verdict of the report."""
     # Studies of exits cover all examples, so they replace the matched baseline. Recorded exits replace replayed ones.
     steps = list(_compare_steps(files))
-    rules = _compare_rules(files, {pair.key for pair in steps})
-    readings = {pair.key: pair for pair in (*_compare_matched(files), *steps, *rules, *steps)}
+    rules = _drop_replaced(_compare_rules(files, {pair.key for pair in steps}), steps)
+    matched = _drop_replaced(_compare_matched(files), [*steps, *rules])
+    readings = {pair.key: pair for pair in (*matched, *steps, *rules, *steps)}
     one_depth = _find_one_depth(files)
     pairs = [
         *_compare_without_depth(files),
@@ -211,12 +215,21 @@ def compare_with_baselines(files: RunFiles) -> Finding:
         sentences.append(f"The model is {remark}; the answer does not depend on this.")
     if sufficient := _describe_sufficient_depth(pairs):
         sentences.insert(0, f"{sufficient[0].upper()}{sufficient[1:]}.")
-    elif mixed := _list_mixed_results(pairs):
-        sentences.insert(0, f"The run is {mixed}.")
+    else:
+        if unproven := _describe_unproven_depth(pairs):
+            sentences.insert(0, f"{unproven[0].upper()}{unproven[1:]}.")
+        if mixed := _list_mixed_results(pairs):
+            sentences.insert(0, f"The run is {mixed}.")
     if not any(pair.is_about_depth for pair in pairs):
         sentences.append(_explain_no_comparison(files).sentence)
     answer = _decide_answer(pairs)
     return Finding(answer, sentences, _get_gains(pairs), _format_brief(files, pairs, answer), pairs)
+
+
+def _drop_replaced(pairs: Iterable[QualityPair], others: Sequence[QualityPair]) -> list[QualityPair]:
+    """Remove the comparisons with a cheaper fixed step on sets whose fixed steps other comparisons replace."""
+    replaced = {f"{_CHEAPER}/{pair.key.partition('/')[2]}" for pair in others if pair.key.startswith("fixed")}
+    return [pair for pair in pairs if pair.key not in replaced]
 
 
 def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
@@ -258,11 +271,13 @@ def _format_depth_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
     full = next(filter(None, (pair.describe_full_depth() for pair in (headline, *about_depth))), "")
     results = [pair.result for pair in about_depth if pair.error is not None]
     sufficient = _describe_sufficient_depth(pairs)
-    mixed = "" if sufficient else _list_mixed_results(pairs)
+    mixed, unproven = ("", "") if sufficient else (_list_mixed_results(pairs), _describe_unproven_depth(pairs))
     won = f"better than {sum(result > 0 for result in results)} of {len(results)} baselines" if results[1:] else ""
     rule = "" if headline.rule is None else f"with exit rule {headline.rule}, "
     seeds = "one seed" if headline.seeds == 1 else f"{headline.seeds} seeds"
-    return rule + "; ".join(filter(None, [sufficient, mixed, headline.brief, full, "" if mixed else won, seeds]))
+    return rule + "; ".join(
+        filter(None, [sufficient, mixed, unproven, headline.brief, full, "" if mixed else won, seeds])
+    )
 
 
 def _rank(pair: QualityPair) -> tuple[int, bool, float]:
@@ -287,17 +302,20 @@ def _needs_less_compute(pair: QualityPair) -> bool:
     return pair.depth is not None and pair.baseline_depth is not None and pair.baseline_depth < pair.depth
 
 
-def _is_sufficient(pair: QualityPair) -> bool:
+def _is_sufficient(pair: QualityPair, cheaper: int) -> bool:
     """Return whether a fixed depth of at most the compute of the adaptive model is shown to be as good.
 
     It is if it is significantly better, by however little. It also is if it needs less compute, and the gain over it is
-    not significant and its 95 % interval lies below the least relevant difference.
+    not significant and its interval lies below the least relevant difference. The interval has 95 % for one fixed depth
+    of less compute, and 1 - .05 / `cheaper` for several (Bonferroni).
     """
-    if not _is_affordable(pair) or pair.half_width is None:
+    if not _is_affordable(pair) or pair.error is None:
         return False
     if pair.is_significant:
         return pair.gain < 0
-    return _needs_less_compute(pair) and pair.gain + pair.half_width < pair.relevant_difference
+    if not _needs_less_compute(pair):
+        return False
+    return pair.gain + compute_half_width(pair.error, pair.freedom, LEVEL / cheaper) < pair.relevant_difference
 
 
 def _find_sufficient_depth(pairs: Sequence[QualityPair]) -> QualityPair | None:
@@ -309,7 +327,8 @@ def _find_sufficient_depth(pairs: Sequence[QualityPair]) -> QualityPair | None:
     fixed = [pair for pair in _select_deciding(pairs) if _is_affordable(pair)]
     if any(pair.result for pair in fixed):
         return None
-    return min(filter(_is_sufficient, fixed), key=_rank, default=None)
+    cheaper = sum(_needs_less_compute(pair) and pair.error is not None for pair in fixed)
+    return min((pair for pair in fixed if _is_sufficient(pair, cheaper)), key=_rank, default=None)
 
 
 def _describe_sufficient_depth(pairs: Sequence[QualityPair]) -> str:
@@ -319,6 +338,17 @@ def _describe_sufficient_depth(pairs: Sequence[QualityPair]) -> str:
     quality = "at least as good" if pair.gain <= 0 else f"as good to within {pair.relevant_difference:g}"
     compute = "less compute" if _needs_less_compute(pair) else "the same compute"
     return f"{_name_baseline(pair, _has_several_sets(pairs))} is {quality} with {compute}"
+
+
+def _describe_unproven_depth(pairs: Sequence[QualityPair]) -> str:
+    """Name the cheapest fixed depth of less compute that measured at least as good; empty if a fixed depth decides."""
+    fixed = [pair for pair in _select_deciding(pairs) if _is_affordable(pair)]
+    as_good = [pair for pair in fixed if pair.error is not None and pair.gain <= 0 and _needs_less_compute(pair)]
+    if not as_good or any(pair.result for pair in fixed):
+        return ""
+    cheapest = min(as_good, key=lambda pair: pair.baseline_depth or 0.0)
+    name = _name_baseline(cheapest, _has_several_sets(pairs))
+    return f"{name} measured at least as good with less compute, which this evaluation is too small to show"
 
 
 def _has_several_sets(pairs: Sequence[QualityPair]) -> bool:
@@ -466,12 +496,13 @@ def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> I
         measure = next((name for name in [*qualities(files), "loss", "accuracy"] if name in gains), None)
         if measure is None or (entry["std"] == 0 and gains[measure]["baseline_depth"] in (None, entry["mean"])):
             continue  # the second is the model itself
-        if key == "fixed":
-            depth = gains[measure]["baseline_depth"]
-            against, brief = _format_fixed_depth(depth, entry["mean"], fit), _format_brief_depth(depth)
-        else:
+        depth = gains[measure]["baseline_depth"]
+        if key == "permuted":
             against, brief = f"its own depths shuffled over the units{fit}", "its own depths shuffled"
-        pair = f"{'fixed_step' if key == 'fixed' else 'random_depths'}/{name}"
+        else:
+            brief = _format_brief_depth(depth)
+            against = f"{brief}, {_AS_GOOD}" if key == "cheaper" else _format_fixed_depth(depth, entry["mean"], fit)
+        pair = f"{_KEYS[key]}/{name}"
         compared = build_gain_pair(files, pair, against, name, gains[measure], entry["mean"], sample, brief)
         yield replace(compared, rule=rule)
 
@@ -705,7 +736,11 @@ def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
             against, brief = _format_fixed_depth(depth, mean), _format_brief_depth(depth)
             sequences = gain["sequences"] + gain.get("selected_on", 0)
             sample = "" if sequences == set_exits["n"] else f"n {set_exits['n']:,}"
-            yield build_gain_pair(files, f"fixed_step/{name}", against, name, gain, mean, sample, brief)
+            yield build_gain_pair(files, f"{_KEYS['fixed']}/{name}", against, name, gain, mean, sample, brief)
+            if (cheaper := at_exit.get("cheaper_gain")) is not None:
+                brief = _format_brief_depth(cheaper["baseline_depth"])
+                key, against = f"{_CHEAPER}/{name}", f"{brief}, {_AS_GOOD}"
+                yield build_gain_pair(files, key, against, name, cheaper, mean, sample, brief)
 
 
 def _compare_rules(files: RunFiles, compared: Collection[str]) -> Iterator[QualityPair]:
@@ -736,7 +771,7 @@ def _compare_rules(files: RunFiles, compared: Collection[str]) -> Iterator[Quali
                 name,
                 row["gains"]["fixed"],
                 row.get("mean_updates"),
-                compute_ratio=_compare_with_fixed_macs(study["rows"], row),
+                compute_ratio=_compare_with_fixed_macs(study["rows"], row, row["gains"]["fixed"]["baseline_depth"]),
             )
             for row in rows
         }
@@ -759,15 +794,17 @@ def _compare_own_rule(
 ) -> Iterator[QualityPair]:
     """Yield comparisons of the model's own exit rule, under the keys of a matched baseline, which they replace."""
     gains, depth = row["gains"], row.get("mean_updates")
-    baseline_depth, ratio = gains["fixed"]["baseline_depth"], _compare_with_fixed_macs(rows, row)
-    brief = _format_brief_depth(baseline_depth)
-    if "permuted" in gains or baseline_depth != depth:  # otherwise, all exits are at this fixed depth
-        yield build_gain_pair(
-            files, f"fixed_step/{name}", f"{brief}, the best with at most its compute", name, gains["fixed"], depth,
-            brief_against=brief, compute_ratio=ratio,
-        )  # fmt: skip
+    for key, what in (("fixed", "the best with at most its compute"), ("cheaper", _AS_GOOD)):
+        baseline_depth = gains.get(key, {}).get("baseline_depth", depth)
+        if key in gains and ("permuted" in gains or baseline_depth != depth):  # or all exits are at this depth
+            brief, ratio = _format_brief_depth(baseline_depth), _compare_with_fixed_macs(rows, row, baseline_depth)
+            yield build_gain_pair(
+                files, f"{_KEYS[key]}/{name}", f"{brief}, {what}", name, gains[key], depth, brief_against=brief,
+                compute_ratio=ratio,
+            )  # fmt: skip
     if "permuted" in gains:
-        yield build_gain_pair(files, f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
+        against = "its own exits shuffled"
+        yield build_gain_pair(files, f"{_KEYS['permuted']}/{name}", against, name, gains["permuted"], depth)
 
 
 def _compare_targets(files: RunFiles) -> Iterator[QualityPair]:
@@ -791,9 +828,8 @@ def _compare_targets(files: RunFiles) -> Iterator[QualityPair]:
             )
 
 
-def _compare_with_fixed_macs(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> float | None:
-    """Return the compute of an exit rule over that of its fixed step, or None if that step is not in the table."""
-    depth = row["gains"]["fixed"]["baseline_depth"]
+def _compare_with_fixed_macs(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], depth: float) -> float | None:
+    """Return the compute of an exit rule over that of a fixed step, or None if that step is not in the table."""
     if not float(depth).is_integer():
         return 1.0  # a mixture of two steps with the compute of the rule
     label = f"fixed:{depth:g}"

@@ -314,6 +314,7 @@ EXEMPT = {
     "model.pretrained={} trains one": "a model of the user's",
     "no states were recorded": "what was given",
     "first write its {} alone": "a model of the user's: tests/unit/models/early_exit/test_exits_apart.py",
+    "the tokenizer has only %d tokens": "a warning: tests/unit/models/looped/test_published.py",
     "the gate is not trained by model.objective": "a warning: tests/unit/tasks/test_log_messages.py",
     "(`dataset.keep_newlines={}`)": "a fact of a model card",
     "'exit_rules=[{}]'": "a rule that was studied: tests/training/test_finetune.py",

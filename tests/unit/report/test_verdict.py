@@ -427,6 +427,52 @@ def test_an_equally_good_fixed_depth_with_less_compute_suffices(
     assert ("better than 1 of 2 baselines" in finding.brief) == (answer == "no")
 
 
+@pytest.mark.parametrize(
+    ("cheaper", "error", "answer", "start"),
+    [
+        # The interval of the gain ends at .003, or at .02.
+        (4.0, 0.0015, "no", "Fixed depth 1 is at least as good with less compute."),
+        (
+            3.999,
+            0.01,
+            "unclear",
+            "Fixed depth 1 measured at least as good with less compute, which this evaluation is ",
+        ),
+        # It is better on the half that selects it, but not on the other.
+        (4.003, 0.01, "unclear", "Compared with the same network at fixed depths 3 and 4, mixed"),
+    ],
+)
+def test_the_cheapest_depth_that_is_as_good_is_tested_beside_the_mixture(
+    run: Path, cheaper: float, error: float, answer: str, start: str
+) -> None:
+    entry = make_matched_set(4.0, 4.001, 4.001)
+    entry["gains"]["permuted"]["mlm_loss"]["error"] = entry["gains"]["fixed"]["mlm_loss"]["error"] = 0.01
+    entry["gains"]["cheaper"] = {"mlm_loss": make_gain("mlm_loss", 4.0, cheaper, error, baseline_depth=1.0)}
+    matched = {MATCHED_BASELINE: {"sets": {"held_out": entry}}}
+    finding = verdict(replace_files(read_run(run), others=matched))["worth"]
+    assert finding.answer == answer
+    assert finding.sentences[0].startswith(start)
+    assert any("fixed depth 1, the cheapest that measured at least as good" in words for words in finding.sentences)
+    assert "gain_over_fixed_cheaper/held_out" in finding.figures
+    # The study of all examples replaces it.
+    exit_statistics = {"mean": 3.25, "std": 1.0, "gain": make_gain("loss", 4.0, 4.1, baseline_depth=3.25)}
+    exits = {"sets": {"held_out": {"n": 64, "exit": exit_statistics}}}
+    finding = verdict(replace_files(read_run(run), others={**matched, EXITS: exits}))["worth"]
+    assert [pair.key for pair in finding.comparisons] == ["fixed_step/held_out", "random_depths/held_out"]
+
+
+@pytest.mark.parametrize(("error", "answer"), [(0.0040, "no"), (0.0046, "unclear")])
+def test_intervals_of_several_cheaper_depths_are_corrected(run: Path, error: float, answer: str) -> None:
+    """Use a half width of 2.09 errors for one cheaper depth and of 2.43 for two, with a margin of .01."""
+    entry = make_matched_set(4.0, 4.0, 4.001, depth=2.0)
+    entry["gains"]["permuted"]["mlm_loss"]["error"] = 0.01
+    entry["gains"]["fixed"]["mlm_loss"]["error"] = error
+    files = replace_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}})
+    assert verdict(files)["worth"].answer == "no"
+    entry["gains"]["cheaper"] = {"mlm_loss": make_gain("mlm_loss", 4.0, 4.0, error, baseline_depth=1.0)}
+    assert verdict(files)["worth"].answer == answer
+
+
 def test_an_untested_fixed_depth_is_not_beaten(run: Path) -> None:
     entry = make_matched_set(4.0, 4.2, 4.3)
     entry["gains"]["fixed"]["mlm_loss"]["error"] = None

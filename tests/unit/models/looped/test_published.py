@@ -303,3 +303,14 @@ def test_training_starts_from_a_published_model(ouro: Path) -> None:
     assert (model.config.model_type, model.config.num_loops) == ("looped", 2)
     with pytest.raises(ConfigError, match=r"model\.core=9, but the pretrained model has \d+$"):
         build_language_model(dataclasses.replace(settings, core=9), OURO["vocab_size"])
+
+
+@pytest.mark.parametrize(("pieces", "is_warned"), [(300, True), (30_000, False)])
+def test_a_published_vocabulary_for_a_small_tokenizer_gives_a_warning(
+    pieces: int, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = ("hidden_size=64", "core=1", "num_attention_heads=2", "intermediate_size=64")
+    config = configured("loop_tiny", "model=ouro_1_4b", *(f"model.{size}" for size in sizes))
+    assert build_language_model(config.model, pieces).config.vocab_size == 49152
+    warning = f"model.vocab_size=49152: the tokenizer has only {pieces} tokens; model.vocab_size=null takes its size"
+    assert (warning in caplog.text) == is_warned
