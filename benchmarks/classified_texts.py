@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer
 
 from adadepth import EarlyExitForSequenceClassification, add_exits
@@ -81,6 +82,11 @@ class Recorded(NamedTuple):
     gates: torch.Tensor
     labels: torch.Tensor
     macs: torch.Tensor
+
+    @property
+    def right(self) -> torch.Tensor:
+        """Mask of the right predictions, boolean (texts, exits)."""
+        return self.logits.argmax(dim=-1) == self.labels.unsqueeze(1)
 
 
 # ---- Data
@@ -136,11 +142,9 @@ def load_texts(folder: Path) -> tuple[Texts, Texts]:
 
 def pad(texts: list[list[int]]) -> dict[str, torch.Tensor]:
     """Return ids and mask of a batch, int64 (texts, tokens) each."""
-    ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, text in enumerate(texts):
-        ids[row, : len(text)], mask[row, : len(text)] = torch.tensor(text), 1
-    return {"input_ids": ids, "attention_mask": mask}
+    ids = [torch.tensor(text) for text in texts]
+    mask = pad_sequence([torch.ones_like(text) for text in ids], batch_first=True)
+    return {"input_ids": pad_sequence(ids, batch_first=True), "attention_mask": mask}
 
 
 def draw_batches(texts: list[list[int]], generator: np.random.Generator) -> list[np.ndarray]:
@@ -214,9 +218,11 @@ def record(model: EarlyExitForSequenceClassification, folder: Path) -> dict[str,
     texts, labels = load_texts(folder)[1]
     outputs = [model(**pad(texts[start : start + 64]), run_all_steps=True) for start in range(0, len(texts), 64)]
     logits = torch.cat([output.step_logits for output in outputs])
-    gates = [torch.zeros(logits.shape[:2]) if model.gate is None else torch.cat([o.halting_logits for o in outputs])]
+    gates = torch.zeros(logits.shape[:2])
+    if model.gate is not None:
+        gates = torch.cat([output.halting_logits for output in outputs])
     macs = count_macs(model, [len(text) for text in texts])
-    return {"logits": logits.numpy(), "gates": gates[0].numpy(), "labels": labels, "macs": macs.numpy()}
+    return {"logits": logits.numpy(), "gates": gates.numpy(), "labels": labels, "macs": macs.numpy()}
 
 
 def run(data: Path, folder: Path, method: str, seed: int) -> Recorded:
@@ -249,11 +255,11 @@ def measure_points(data: Recorded, rule: str) -> tuple[np.ndarray, np.ndarray]:
     The points include the first exit for every text and the last one.
     """
     rows, exits = torch.arange(len(data.labels)), data.logits.shape[1]
-    chosen = [apply_rule(threshold, data.logits, data.gates) for threshold in list_thresholds(rule, exits)]
-    chosen += [torch.full_like(rows, exit) for exit in (1, exits)]
-    right = data.logits.argmax(dim=-1) == data.labels.unsqueeze(1)
+    exit_steps = [apply_rule(threshold, data.logits, data.gates) for threshold in list_thresholds(rule, exits)]
+    exit_steps += [torch.full_like(rows, exit) for exit in (1, exits)]
     points = sorted(
-        (data.macs[rows, steps - 1].mean().item(), right[rows, steps - 1].double().mean().item()) for steps in chosen
+        (data.macs[rows, steps - 1].mean().item(), data.right[rows, steps - 1].double().mean().item())
+        for steps in exit_steps
     )
     return np.array([compute for compute, _ in points]), np.array([accuracy for _, accuracy in points])
 
@@ -265,8 +271,7 @@ def get_compute(seeds: list[Recorded]) -> float:
 
 def measure_accuracies(data: Recorded) -> list[float]:
     """Return the accuracy of every exit for all texts."""
-    right = data.logits.argmax(dim=-1) == data.labels.unsqueeze(1)
-    return right.double().mean(dim=0).tolist()
+    return data.right.double().mean(dim=0).tolist()
 
 
 def compare(results: dict[str, list[Recorded]]) -> None:

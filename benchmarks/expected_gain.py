@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from adadepth import EarlyExitConfig, EarlyExitForCausalLM
+from adadepth.metrics.expected_exits import stop_by_regression
 from adadepth.metrics.significance import average_over_seeds, compare_means, correct_p_values
 
 LENGTH, SCORED, BATCH, RATE, WARMUP = 128, 64, 32, 2e-3, 100  # bytes of a text, its last bytes that are tested, ...
@@ -165,17 +166,7 @@ def fit_policies(data: Recorded, reading: str) -> list[np.ndarray]:
             predicted[half != other] = trees.predict(readable[exit][half != other])
         return predicted
 
-    above = data.losses - data.losses[:, -1:]  # the gain of all further layers
-    gains = [predict(exit, above[:, exit]) for exit in range(exits - 1)]
-    policies = []
-    for price in PRICES:
-        chosen, value = np.full(count, exits), np.full(count, price * exits)
-        for exit in range(exits - 2, -1, -1):
-            leaves = gains[exit] + price * (exit + 1) <= predict(exit, value)
-            value = np.where(leaves, above[:, exit] + price * (exit + 1), value)
-            chosen = np.where(leaves, exit + 1, chosen)
-        policies.append(chosen)
-    return policies
+    return stop_by_regression(data.losses[:, -1:] - data.losses, PRICES, predict)
 
 
 def choose_by_entropy(data: Recorded) -> list[np.ndarray]:

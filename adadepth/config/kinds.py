@@ -41,6 +41,7 @@ from adadepth.config.data import (
     PuzzleTableConfig,
     Representation,
     SentEvalConfig,
+    SequenceProblem,
     SudokuConfig,
     TraceConfig,
 )
@@ -275,6 +276,11 @@ def get_problem(dataset: DatasetConfig) -> Problem | None:
     """Return what kind of prediction a data set has, e.g. classification, or None if it is not labelled."""
     problem = get_kind(dataset).problem
     return problem(dataset) if callable(problem) else problem
+
+
+def classifies_sequences(config: ExperimentConfig) -> bool:
+    """Return whether a run predicts classes or values of whole sequences."""
+    return config.task is Task.finetune and get_problem(config.dataset) in list(SequenceProblem)
 
 
 def get_trained_head(task: Task, dataset: DatasetConfig) -> str:

@@ -13,6 +13,7 @@ Shape legend: M examples, N steps, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from adadepth.metrics.step_records import StepRecords
 EXPECTED = "oracle:expected"  # in `exit_rules`, and before the price in the name of a row
 PRICES = (0.1, 0.25, 0.5, 1.0, 2.0)  # of a step, as shares of the mean gain of a step
 _LIKELIEST = 4  # classes whose log-probabilities are signals
-_LEAVES = 31
 
 
 def find_expected_exits(records: StepRecords, scores: Tensor) -> dict[float, Tensor]:
@@ -52,16 +52,33 @@ def find_expected_exits(records: StepRecords, scores: Tensor) -> dict[float, Ten
     readable = [np.concatenate(signals[: step + 1], axis=1) for step in range(records.max_updates)]
     gains = (scores - scores[:, -1:]).double().numpy()
     steps = records.max_updates
-    expected = [_predict(readable[step], gains[:, step], is_first) for step in range(steps - 1)]
-    exits = {}
-    for share in PRICES:
-        price = share * abs(gains[:, 0].mean()) / max(steps - 1, 1)
-        chosen, value = np.full(len(gains), steps), np.full(len(gains), -price * steps)
+    slope = abs(gains[:, 0].mean()) / max(steps - 1, 1)
+    prices = [share * slope for share in PRICES]
+    exits = stop_by_regression(gains, prices, lambda step, values: _predict(readable[step], values, is_first))
+    return {share: torch.from_numpy(exit_steps) for share, exit_steps in zip(PRICES, exits, strict=True)}
+
+
+def stop_by_regression(
+    gains: NDArray[Any], prices: Sequence[float], predict: Callable[[int, NDArray[Any]], NDArray[Any]]
+) -> list[NDArray[np.int64]]:
+    """Return the exit steps of all examples, int64 (M,), at every price of a step, by the equations of this module.
+
+    Args:
+        gains: s_n - s_N of every example and step, (M, N).
+        prices: Prices c of a step.
+        predict: Function from a step, counted from 0, and values of all examples, (M,), to their expectations given
+            what is known after this step, (M,).
+    """
+    count, steps = gains.shape
+    expected = [predict(step, gains[:, step]) for step in range(steps - 1)]
+    exits = []
+    for price in prices:
+        exit_steps, value = np.full(count, steps), np.full(count, -price * steps)
         for step in range(steps - 2, -1, -1):
-            leaves = expected[step] - price * (step + 1) >= _predict(readable[step], value, is_first)
+            leaves = expected[step] - price * (step + 1) >= predict(step, value)
             value = np.where(leaves, gains[:, step] - price * (step + 1), value)
-            chosen = np.where(leaves, step + 1, chosen)
-        exits[share] = torch.from_numpy(chosen)
+            exit_steps = np.where(leaves, step + 1, exit_steps)
+        exits.append(exit_steps)
     return exits
 
 
@@ -69,17 +86,14 @@ def _collect_signals(records: StepRecords, step: int) -> NDArray[np.float32]:
     """Return what the model knows after a step, counted from 0, beside earlier signals: (M, signals).
 
     These are the entropy, the largest log-probabilities, the divergence from the prediction before, and halting logits
-    and movements of the state where the model returns them. A regression has its prediction and the change of it.
+    and movements of the state where the model returns them.
     """
     assert records.step_logits is not None
     logits, before = records.step_logits[:, step].float(), records.step_logits[:, max(step - 1, 0)].float()
-    if logits.shape[1] == 1:
-        signals = [logits, logits - before]
-    else:
-        logs, probabilities = logits.log_softmax(dim=-1), logits.softmax(dim=-1)
-        signals = [-(probabilities * logs).sum(dim=-1, keepdim=True)]
-        signals.append(logs.topk(min(_LIKELIEST, logits.shape[1]), dim=-1).values)
-        signals.append((probabilities * (logs - before.log_softmax(dim=-1))).sum(dim=-1, keepdim=True))
+    logs, probabilities = logits.log_softmax(dim=-1), logits.softmax(dim=-1)
+    signals = [-(probabilities * logs).sum(dim=-1, keepdim=True)]
+    signals.append(logs.topk(min(_LIKELIEST, logits.shape[1]), dim=-1).values)
+    signals.append((probabilities * (logs - before.log_softmax(dim=-1))).sum(dim=-1, keepdim=True))
     if records.halting_logits is not None:
         signals.append(records.halting_logits[:, step, None])
     if records.state_moves is not None:
@@ -93,6 +107,6 @@ def _predict(signals: NDArray[np.float32], values: NDArray[Any], is_first: NDArr
 
     predicted = np.empty(len(values))
     for fitted in (is_first, ~is_first):
-        trees = HistGradientBoostingRegressor(max_leaf_nodes=_LEAVES, random_state=0)
+        trees = HistGradientBoostingRegressor(random_state=0)
         predicted[~fitted] = trees.fit(signals[fitted], values[fitted]).predict(signals[~fitted])
     return predicted

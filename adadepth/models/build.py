@@ -157,9 +157,10 @@ def _prefix_setting(key: str) -> Iterator[None]:
 def _build(
     model_class: Any, settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> PreTrainedModel:
+    source = None
     if settings.pretrained is not None:
-        settings = dataclasses.replace(settings, pretrained=resolve_path("model.pretrained", settings.pretrained))
-    source = None if settings.pretrained is None else read_config("model.pretrained", settings.pretrained)
+        path = resolve_path("model.pretrained", settings.pretrained)
+        settings, source = dataclasses.replace(settings, pretrained=path), read_config("model.pretrained", path)
     adopt = family(settings.name).adopts
     if source is not None and adopt is not None and source.model_type not in families():
         with _name_unknown_setting(settings), convert_loading_errors("model.pretrained", str(settings.pretrained)):

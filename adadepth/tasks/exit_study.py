@@ -199,7 +199,7 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
             "examples for two halves"
         )
     trainer, folder = session.trainer, session.run.directory / MODEL
-    settings = trainer.accelerator.unwrap_model(trainer.model).config
+    settings = trainer.unwrapped_model.config
     loaded_rule = settings.exit_rule
     settings.exit_rule = advice["rule"]["rule"]
     try:
@@ -227,7 +227,7 @@ def _study_set(
 ) -> tuple[dict[str, Any], list[ExitRule]]:
     """Compare exit rules on a labelled set, and return the comparison with the rules, fitted where they need it."""
     trainer = session.trainer
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    model: Any = trainer.unwrapped_model
     by_token = data.problem == "tagging"
     cost, measured = ExitCost(model, by_token), select_unit_metrics(data)
     sequences = get_sequence_numbers(records.index) if by_token else records.index

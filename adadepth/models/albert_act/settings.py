@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from adadepth.config import Attention, ExperimentConfig, Task, family_name
+from adadepth.config import Attention, ExperimentConfig, family_name
 from adadepth.config.choices import CapRemainder, Pooling, StateRule
-from adadepth.config.data import SequenceProblem
 from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
-from adadepth.config.kinds import get_problem
+from adadepth.config.kinds import classifies_sequences, get_problem
 from adadepth.errors import ConfigError
 from adadepth.halting.rules import halting_rule
 from adadepth.models.shared.albert.settings import AlbertSettings
@@ -172,7 +171,7 @@ def check_pooling(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, AlbertActSettings)
     if model.pooling is Pooling.first:
         return
-    if config.task is not Task.finetune or get_problem(config.dataset) not in list(SequenceProblem):
+    if not classifies_sequences(config):
         yield f"model.pooling={model.pooling}: only used for classification of whole sequences"
     if model.readout_weight:
         yield (

@@ -6,11 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from adadepth.config import ExperimentConfig, Mode, Task, family_name
+from adadepth.config import ExperimentConfig, Mode, family_name
 from adadepth.config.choices import Pooling
-from adadepth.config.data import SequenceProblem
 from adadepth.config.declaration import SHARE, at_least, between, setting
-from adadepth.config.kinds import get_problem
+from adadepth.config.kinds import classifies_sequences
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.shared.halting_settings import find_loss_problems, find_unit_problems
 from adadepth.models.shared.network_settings import NetworkSettings, check_network
@@ -169,9 +168,7 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"
         if model.trains is TrainedPart.exits:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"
-    if model.pooling is not Pooling.first and (
-        config.task is not Task.finetune or get_problem(config.dataset) not in list(SequenceProblem)
-    ):
+    if model.pooling is not Pooling.first and not classifies_sequences(config):
         yield f"model.pooling={model.pooling}: only used for classification of whole sequences"
     if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
